@@ -1,0 +1,78 @@
+# Nothing here needs root, a system Node or a server. The Python tools come from the lock into .venv, by hash.
+#
+#   make demo PYTHON=python3.12       another interpreter
+#   make test PYTEST_ARGS="-k codec"  part of the tests
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_ARGS ?=
+UV_VERSION := 0.13.9
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCKED := .venv/.locked
+INSTALLED := .venv/.installed
+
+# A PYTHONPATH from outside could put another intentlog, or another tool, in front of the ones that are locked.
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check clean lock
+
+help:
+	@echo 'make demo    run the demonstration'
+	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
+	@echo 'make check   lint, format, types, import order, style'
+	@echo 'make lock    compile requirements/dev.txt anew, with the newest versions (needs the network)'
+	@echo 'make clean   remove .venv, caches and build products'
+	@echo
+	@echo 'Each makes .venv first, if need be, with PYTHON=$(PYTHON) (3.11 or newer).'
+
+demo: $(INSTALLED)
+	@$(BIN)/intentlog demo
+
+test: $(INSTALLED)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+check: $(INSTALLED)
+	@echo 'ruff check'
+	@$(BIN)/python -m ruff check --quiet .
+	@echo 'ruff format'
+	@$(BIN)/python -m ruff format --quiet --check .
+	@echo 'mypy'
+	@$(BIN)/python -m mypy --no-error-summary
+	@echo 'pyright (strict)'
+	@$(BIN)/python -m basedpyright
+	@echo 'lint-imports'
+	@$(BIN)/lint-imports --no-logo
+	@echo 'style'
+	@$(BIN)/python -m pytest tests/test_style.py
+
+# Made from nothing whenever the lock changes: a package that left the lock must not linger and hide that it is missing.
+$(LOCKED): requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'intentlog needs Python 3.11 or newer, and PYTHON=$(PYTHON) is not that:' >&2; \
+	  $(PYTHON) --version >&2; \
+	  echo 'Name one that is, for example: make PYTHON=python3.12' >&2; \
+	  exit 1; }
+	@echo 'making .venv'
+	@$(PYTHON) -m venv --clear .venv
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(INSTALLED): $(LOCKED) pyproject.toml
+	@$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+lock:
+	@$(PYTHON) -m venv --clear .lock_cache
+	@.lock_cache/bin/python -m pip --disable-pip-version-check --quiet install uv==$(UV_VERSION)
+	@.lock_cache/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	  --group dev pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	@rm -rf .lock_cache
+
+clean:
+	@rm -rf .venv build dist htmlcov .hypothesis .coverage .coverage.* .*_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The protocol, pure: no I/O, no clock, no randomness, no threads, no asyncio. Start with `machine`."""

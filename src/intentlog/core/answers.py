@@ -1,0 +1,80 @@
+"""The errors that a lifecycle answers with, each naming the intent, what is known, and the next command."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from intentlog import errors
+from intentlog.core.actions import IntentId
+from intentlog.core.machine import Reason, Refusal
+
+if TYPE_CHECKING:
+    from intentlog.core.actions import Plan
+    from intentlog.core.records import ErrorText
+    from intentlog.core.state import Operation
+
+
+def in_doubt(log: str, intent: IntentId, operation: Operation, why: str, not_before_ns: int | None) -> errors.InDoubt:
+    """It may have been sent, and nobody but a person, or time, can tell."""
+    doubtful = doubted_intent(intent, operation)
+    not_before = None if not_before_ns is None else datetime.fromtimestamp(not_before_ns / 1e9, UTC)
+    command = f'intentlog resolve {shlex.quote(log)} {shlex.quote(doubtful)} --landed|--not-landed --by YOU --why "..."'
+    if not_before is None:
+        remedy = f"look whether it happened, then say so: {command}"
+    else:
+        remedy = f"call the step or run recover again after {not_before:%Y-%m-%d %H:%M:%S} UTC; or decide: {command}"
+    return errors.InDoubt(
+        f"may have been sent; {why}",
+        intent_id=doubtful,
+        effect_ran="unknown",
+        remedy=remedy,
+        not_before=not_before,
+    )
+
+
+def doubted_intent(intent: IntentId, operation: Operation) -> IntentId:
+    """The newest intent of the operation with an open dispatch: the one that a person is asked about."""
+    attempts = [d.attempt for d in operation.open_dispatches]
+    return IntentId.of(intent.branch, max(attempts), intent.step) if attempts else intent
+
+
+def rejected(
+    intent: IntentId, operation: Operation | None, error: ErrorText | None, *, replayed: bool
+) -> errors.Rejected:
+    """The receiver's definite no; beside an open dispatch it does not speak for that one."""
+    ran = operation.effect_ran if operation else "no"
+    text = error.text if error else ""
+    name = error.type if error else "Rejected"
+    return errors.Rejected(
+        f"rejected: {text or name}",
+        intent_id=intent,
+        effect_ran=ran,
+        replayed=replayed,
+        error_type=name,
+        remedy="an earlier call may have landed: resolve it." if ran == "unknown" else "",
+    )
+
+
+def refused(plan: Plan, refusal: Refusal, operation: Operation | None) -> errors.IntentLogError:
+    """The error for a record that the machine refused and that going on cannot mend."""
+    kinds: dict[Reason, type[errors.IntentLogError]] = {
+        Reason.FENCED: errors.Fenced,
+        Reason.CANCELLED: errors.AttemptCancelled,
+        Reason.DRIFT: errors.ArgumentDrift,
+    }
+    kind = kinds.get(refusal.reason, errors.InDoubt)
+    ran = operation.effect_ran if operation else "no"
+    return kind(f"{refusal.reason.lower()}: {refusal.detail}", intent_id=plan.intent_id, effect_ran=ran)
+
+
+def drift(plan: Plan, operation: Operation) -> errors.ArgumentDrift | None:
+    """Whether the step was recorded with another tool or other arguments (I6)."""
+    if plan.tool != operation.tool:
+        what = f"the step was recorded for tool {operation.tool!r}, it is called with {plan.tool!r}"
+    elif plan.digest != operation.digest:
+        what = f"the step was recorded with other arguments (digest {operation.digest}, now {plan.digest})"
+    else:
+        return None
+    return errors.ArgumentDrift(what, intent_id=plan.intent_id, effect_ran=operation.effect_ran)

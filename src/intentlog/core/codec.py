@@ -1,0 +1,128 @@
+"""Canonical bytes, digests and typed values. This header is the log format, version 1.
+
+Record    JSON object, `kind` first, then the record's fields; fields at their default are left out. UTF-8.
+Payload   beside the record: arguments (an object, name -> value, of an operation's first Pending), a returned,
+          found or supplied value, or an application event's body. Deterministic JSON: keys sorted, no white space.
+Chain     BLAKE2b-128 over the branch's previous chain value (empty for its first record), then seq, wall clock (ns),
+          boot clock (ns), boot id, branch, record, payload, each preceded by its length (8 bytes, big endian);
+          an absent payload has length 2^64 - 1.
+Digest    "1:" and BLAKE2b-128, hex, over the deterministic JSON of the arguments as passed, `Secret` and `Volatile`
+          ones left out.
+Request   BLAKE2b-128 keyed with the log's secret salt over branch, NUL, step, NUL, generation; written as a UUID of
+id        version 8 (RFC 9562). Equal for every attempt, unguessable without the salt.
+State     the folded branch and operation rows: MessagePack arrays of `state.Branch`, `state.Operation`. Not truth:
+          `verify` rebuilds them from the records.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from intentlog.core.records import Instant, Record
+from intentlog.core.state import Branch, Operation
+
+FORMAT_VERSION = 1
+APPLICATION_ID = 0x69746C67  # "itlg"
+CHAIN_BYTES = 16
+_NO_PAYLOAD = b"\xff" * 8
+
+encode_record = msgspec.json.Encoder().encode
+decode_record = msgspec.json.Decoder(Record).decode
+encode_state = msgspec.msgpack.Encoder().encode
+decode_branch = msgspec.msgpack.Decoder(Branch).decode
+decode_operation = msgspec.msgpack.Decoder(Operation).decode
+
+
+def chain(previous: bytes, seq: int, branch: str, at: Instant, record: bytes, payload: bytes | None) -> bytes:
+    """The branch's chain value after this record (see the header)."""
+    digest = blake2b(previous, digest_size=CHAIN_BYTES)
+    numbers = b"%d %d %d" % (seq, at.wall_ns, at.boot_ns)
+    for part in (numbers, at.boot_id.encode(), branch.encode(), record):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    digest.update(_NO_PAYLOAD if payload is None else len(payload).to_bytes(8, "big"))
+    digest.update(payload or b"")
+    return digest.digest()
+
+
+def arguments_digest(arguments: bytes) -> str:
+    """The digest of encoded arguments, with its version."""
+    return "1:" + blake2b(arguments, digest_size=16).hexdigest()
+
+
+def request_id(salt: bytes, branch: str, step: str, generation: int) -> str:
+    """The key that every attempt of the operation sends."""
+    digest = bytearray(blake2b(f"{branch}\0{step}\0{generation}".encode(), key=salt, digest_size=16).digest())
+    digest[6] = digest[6] & 0x0F | 0x80
+    digest[8] = digest[8] & 0x3F | 0x80
+    text = digest.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class NotRecordable(ValueError):
+    """A value cannot be written down, and why. Becomes `ArgumentsNotRecordable`, or a done without a value."""
+
+
+def encode_value(value: object, bytes_max: int) -> bytes:
+    """Deterministic JSON of a value.
+
+    Args:
+        value: JSON values, dataclasses, msgspec structs, pydantic models, datetime, Decimal, bytes, UUID, enums.
+        bytes_max: the largest encoding that is accepted, in bytes.
+
+    Raises:
+        NotRecordable: it is of another kind, cyclic, too large, or holds a float that is not finite.
+    """
+    try:
+        encoded = msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic")
+        if b"null" in encoded:  # how JSON writes a float that is not finite
+            _refuse_not_finite(msgspec.to_builtins(value, enc_hook=_encode_model))
+    except RecursionError:
+        raise NotRecordable("it is cyclic, or nested too deeply") from None
+    except (TypeError, ValueError, OverflowError, NotImplementedError, msgspec.MsgspecError) as error:
+        raise NotRecordable(str(error)) from error
+    if len(encoded) > bytes_max:
+        raise NotRecordable(f"it takes {len(encoded)} bytes, the limit is {bytes_max}")
+    return encoded
+
+
+def decode_value(encoded: bytes, of_type: Any) -> Any:
+    """The value again, as the annotated type.
+
+    Raises:
+        ValueError: it does not fit the type.
+    """
+    try:
+        return msgspec.json.decode(encoded, type=of_type, dec_hook=_decode_model)
+    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _encode_model(value: Any) -> Any:
+    """Pydantic models by their own serialiser, without importing pydantic."""
+    dump = getattr(type(value), "model_dump", None)
+    if dump is None:
+        raise NotImplementedError(f"objects of type {type(value).__name__} cannot be recorded")
+    return dump(value, mode="json")
+
+
+def _decode_model(of_type: Any, value: Any) -> Any:
+    validate = getattr(of_type, "model_validate", None)
+    if validate is None:
+        raise NotImplementedError(f"objects of type {of_type!r} cannot be read back")
+    return validate(value)
+
+
+def _refuse_not_finite(value: object) -> None:
+    if isinstance(value, float) and not isfinite(value):
+        raise NotRecordable(f"a float that is not finite: {value}")
+    if isinstance(value, dict):
+        for item in value.values():
+            _refuse_not_finite(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            _refuse_not_finite(item)

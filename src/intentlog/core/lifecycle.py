@@ -1,0 +1,379 @@
+"""The lifecycle of one guarded effect: Pending, Dispatched, the call, its outcome. Written once.
+
+Drivers, the crash harness and the model drive this same generator. Each append is a commit of its own (I7); the call
+stands between the second and the third (I1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from intentlog.core import answers, recovery
+from intentlog.core import records as r
+from intentlog.core.actions import (
+    Append,
+    Appended,
+    Call,
+    ErrorKind,
+    Fetch,
+    FetchError,
+    Interrupted,
+    Load,
+    Outcome,
+    Plan,
+    Raised,
+    Refused,
+    Returned,
+    Script,
+    TooLate,
+    View,
+    Wait,
+)
+from intentlog.core.codec import NotRecordable, request_id
+from intentlog.core.effects import EffectKind, stricter
+from intentlog.core.machine import OWNER, Reason
+from intentlog.core.records import ErrorText, OutcomeKind, Resolution
+from intentlog.core.recovery import Next
+from intentlog.core.settling import ask, known, never_sent, superseded
+from intentlog.core.state import Fate, Operation, State
+from intentlog.errors import IntentLogError, NotSent, OutcomeNotRecorded, OutcomeUnavailable, Suspended
+
+
+class Ended(NamedTuple):
+    """A call that came back without a value: what its error proves, and the operation after that was recorded."""
+
+    kind: ErrorKind
+    error: BaseException
+    operation: Operation
+    note: str = ""
+
+
+def perform(plan: Plan) -> Script[Outcome[Any]]:
+    """Take one effect through its records, from wherever the log says that it stands.
+
+    Returns:
+        The outcome, called now or replayed.
+
+    Raises:
+        InDoubt, Rejected, NotSent, Suspended, ArgumentDrift, OutcomeUnavailable, OutcomeNotRecorded, Fenced,
+        AttemptCancelled, and what the store raises.
+    """
+    view: View = yield Load(plan.intent_id.branch, plan.intent_id.step)
+    if plan.declaration.kind is EffectKind.READ and _is_read(view.operation):
+        return (yield from _read(plan, view))
+    repeats = 0
+    cause: BaseException | None = None
+    while True:
+        drift = answers.drift(plan, view.operation) if view.operation else None
+        if drift:
+            raise drift
+        match _todo(plan, view), view.operation:
+            case Resolution.REPLAY, Operation() as operation:
+                return (yield from _replay(plan, operation))
+            case Resolution.ASK_PERSON, Operation() as operation:
+                return (yield from _unsettled(plan, operation, cause))
+            case Resolution.PROBE, Operation() as operation:
+                verdict, view = yield from _ask(plan, view, operation, cause)
+                if verdict is not Next.RECALL:
+                    continue
+            case _:
+                pass  # RETRY and RECALL: call
+        ended = yield from _dispatch(plan, view)
+        if isinstance(ended, Outcome):
+            return ended
+        if isinstance(ended, Ended):
+            if repeats >= plan.retry_times or ended.kind not in (ErrorKind.NOT_SENT, ErrorKind.AMBIGUOUS):
+                raise _error_of(plan, ended) from ended.error
+            yield Wait(plan.retry_backoff_ns << repeats)
+            repeats, cause = repeats + 1, ended.error
+        view = yield Load(plan.intent_id.branch, plan.intent_id.step)
+
+
+# --- the three records ----------------------------------------------------------------------------------------------
+
+
+def _dispatch(plan: Plan, view: View) -> Script[Outcome[Any] | Ended | None]:
+    """Pending, Dispatched, call, outcome. None says: a record was refused, look again."""
+    intent = view.operation.intent(plan.intent_id.attempt) if view.operation else None
+    if intent is None or intent.state not in (State.PENDING, State.DISPATCHED):
+        reply = yield from _declare(plan, view.operation)
+        if isinstance(reply, Refused):
+            _look_again(plan, reply)
+            return None
+        view = reply.view
+    operation = known(view.operation)
+    number = operation.dispatches[-1].number + 1 if operation.dispatches else 1
+    reply = yield from _permit(plan, operation, number)
+    if isinstance(reply, Refused):
+        if reply.refusal.reason is not Reason.FENCED:
+            yield from _withdraw(plan, reply.view.operation, f"refused: {reply.refusal.reason}")
+        _look_again(plan, reply)
+        return None
+    operation = known(reply.view.operation)
+    called = yield Call(plan.intent_id, operation.request_id, number, reply.view.now, plan.dispatch_grace_ns)
+    if isinstance(called, Returned):
+        return (yield from _returned(plan, operation, number, called.value))
+    return (yield from _ended(plan, operation, number, called))
+
+
+def _declare(plan: Plan, before: Operation | None) -> Script[Appended | Refused]:
+    """Append Pending. Interrupted meanwhile: it is settled as never sent, and no call is made."""
+    branch, attempt, step = plan.intent_id.branch, plan.intent_id.attempt, plan.intent_id.step
+    generation = before.generation if before else 1
+    known = before is not None and bool(before.intents)
+    record = r.Pending(
+        attempt=attempt,
+        step=step,
+        generation=generation,
+        tool=plan.tool,
+        declaration=plan.declaration,
+        request_id=before.request_id if before and known else request_id(plan.salt, branch, step, generation),
+        digest=plan.digest,
+    )
+    try:
+        reply: Appended | Refused = yield Append(branch, record, None if known else plan.arguments)
+    except Interrupted as stop:
+        if stop.reply:
+            yield from _withdraw(plan, stop.reply.view.operation, "interrupted before dispatch")
+        raise stop.cause from None
+    return reply
+
+
+def _permit(plan: Plan, operation: Operation, number: int) -> Script[Appended | Refused]:
+    """Append Dispatched. Interrupted meanwhile: no call is made, and the record says so."""
+    record = r.Dispatched(
+        attempt=plan.intent_id.attempt, step=operation.step, generation=operation.generation, dispatch_no=number
+    )
+    try:
+        reply: Appended | Refused = yield Append(plan.intent_id.branch, record)
+    except Interrupted as stop:
+        if isinstance(stop.reply, Appended):
+            error = ErrorText(type(stop.cause).__name__, "interrupted before the call")
+            outcome = _committed(plan, operation, number, OutcomeKind.NOT_SENT, error)
+            yield Append(plan.intent_id.branch, outcome)
+        else:
+            yield from _withdraw(plan, operation, "interrupted before dispatch")
+        raise stop.cause from None
+    return reply
+
+
+def _returned(plan: Plan, operation: Operation, number: int, value: object) -> Script[Outcome[Any]]:
+    """Append Committed(RETURNED), then one Settled(SUPERSEDED) for each older intent that this return closes."""
+    payload, missing = _encoded(plan, value)
+    record = _committed(plan, operation, number, OutcomeKind.RETURNED, None, missing)
+    after = yield from _record_outcome(plan, record, payload, value)
+    for intent in after.intents:
+        if intent.state is State.DISPATCHED and not after.open_dispatches:
+            yield Append(plan.intent_id.branch, superseded(after, intent.attempt, number, OWNER))
+    value = _as_replayed(plan, payload, value)
+    return Outcome(value, replayed=False, intent_id=plan.intent_id, request_id=operation.request_id)
+
+
+def _ended(plan: Plan, operation: Operation, number: int, called: Raised | TooLate) -> Script[Ended]:
+    """Record a call that brought no value, as what its error proves: nothing, unless it is declared to."""
+    if isinstance(called, TooLate):
+        error: BaseException = NotSent(f"the call was {called.late_ns / 1e9:.3f} s too late after its permission")
+        kind = ErrorKind.NOT_SENT
+    else:
+        error, kind = called.error, plan.kind_of(called.error)
+    text = plan.describe(error)
+    attempt, step, generation = plan.intent_id.attempt, operation.step, operation.generation
+    if kind in (ErrorKind.NOT_SENT, ErrorKind.REJECTED):
+        record = _committed(plan, operation, number, OutcomeKind(kind), text)
+        return Ended(kind, error, (yield from _record_outcome(plan, record, None, error)))
+    evidence: r.Record = r.CallEnded(attempt=attempt, step=step, generation=generation, dispatch_no=number, error=text)
+    if kind is ErrorKind.SUSPENDED:
+        evidence = r.Suspended(attempt=attempt, step=step, generation=generation, dispatch_no=number, reason=text.text)
+    note = ""
+    try:
+        reply: Appended | Refused = yield Append(plan.intent_id.branch, evidence)
+        operation = known(reply.view.operation)
+    except Interrupted as stop:
+        raise stop.cause from error
+    except IntentLogError as failure:
+        note = f"; that it ended could not be recorded ({failure.message})"
+    if not isinstance(error, Exception):
+        raise error  # a cancellation or a signal goes on its way, now that the record tells of it
+    return Ended(kind, error, operation, note)
+
+
+def _record_outcome(plan: Plan, record: r.Committed, payload: bytes | None, outcome: object) -> Script[Operation]:
+    """Append the outcome. What cannot be written is handed to the caller, never lost silently."""
+    append = Append(plan.intent_id.branch, record, payload)
+    try:
+        try:
+            reply: Appended | Refused = yield append
+        except Interrupted as stop:
+            if stop.reply is None:
+                yield append
+            raise stop.cause from None
+    except IntentLogError as failure:
+        returned = record.outcome is OutcomeKind.RETURNED
+        raise OutcomeNotRecorded(
+            f"the call ended ({record.outcome}), and that could not be recorded: {failure.message}",
+            outcome=outcome,
+            intent_id=plan.intent_id,
+            effect_ran="yes" if returned else "no",
+        ) from failure
+    return known(reply.view.operation)
+
+
+def _withdraw(plan: Plan, operation: Operation | None, why: str) -> Script[None]:
+    """Settle this attempt's Pending, if it stands: its owner will not dispatch it."""
+    intent = operation.intent(plan.intent_id.attempt) if operation else None
+    if operation is None or intent is None or intent.state is not State.PENDING:
+        return
+    yield Append(plan.intent_id.branch, never_sent(operation, plan.intent_id.attempt, OWNER, why))
+
+
+# --- answers from the record, from the world, and reads -----------------------------------------------------------
+
+
+def _replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
+    """Answer from the record; nothing is called."""
+    decided = operation.decided
+    if decided is None:
+        msg = "a replay of an operation without an outcome"
+        raise AssertionError(msg)
+    intent = plan.intent_id
+    if decided.fate is Fate.REJECTED:
+        error: ErrorText | None = yield FetchError(decided.seq)
+        raise answers.rejected(intent, operation, error, replayed=True)
+    payload = None if decided.value_seq is None else (yield Fetch(decided.value_seq))
+    if payload is None:
+        raise OutcomeUnavailable("it is done, but its value was not recorded", intent_id=intent)
+    try:
+        value = plan.decode(payload)
+    except ValueError as error:
+        raise OutcomeUnavailable(
+            f"it is done, but its recorded value does not fit the tool's type: {error}", intent_id=intent
+        ) from error
+    return Outcome(value, replayed=True, intent_id=intent, request_id=operation.request_id)
+
+
+def _ask(plan: Plan, view: View, operation: Operation, cause: BaseException | None) -> Script[tuple[Next, View]]:
+    """Let the probe answer, record it, and settle what it settles. Raises InDoubt where it settles nothing."""
+    declaration = stricter(operation.declaration, plan.declaration)
+    grace_ns = 0 if plan.death_is_certain else plan.dispatch_grace_ns
+    verdict, wait_ns, operation, now = yield from ask(plan.intent_id, view, operation, declaration, grace_ns)
+    if verdict is Next.IN_DOUBT:
+        yield from _unsettled(plan, operation, cause, now.wall_ns + wait_ns if wait_ns else None)
+    if verdict is Next.RECALL:
+        return verdict, View(view.branch, operation, now)
+    return verdict, (yield Load(plan.intent_id.branch, plan.intent_id.step))
+
+
+def _unsettled(
+    plan: Plan, operation: Operation, cause: BaseException | None, not_before_ns: int | None = None
+) -> Script[Outcome[Any]]:
+    """Raise InDoubt; beside a REJECTED, that, with `effect_ran` unknown."""
+    if operation.decided:
+        return (yield from _replay(plan, operation))
+    why = f"{operation.declaration.kind} of {operation.tool} cannot settle it{' yet' if not_before_ns else ''}"
+    raise answers.in_doubt(plan.log, plan.intent_id, operation, why, not_before_ns) from cause
+
+
+def _read(plan: Plan, view: View) -> Script[Outcome[Any]]:
+    """A READ: call, then one record. Nothing outside changes, so an error that decides nothing is just raised."""
+    operation = view.operation
+    drift = answers.drift(plan, operation) if operation else None
+    if drift:
+        raise drift
+    if operation and operation.decided:
+        return (yield from _replay(plan, operation))
+    branch, attempt, step = plan.intent_id.branch, plan.intent_id.attempt, plan.intent_id.step
+    generation = operation.generation if operation else 1
+    key = request_id(plan.salt, branch, step, generation)
+    header = r.ReadHeader(tool=plan.tool, declaration=plan.declaration, request_id=key, digest=plan.digest)
+    repeats = 0
+    called: Returned | Raised = yield Call(plan.intent_id, key, 0, view.now, None)
+    while isinstance(called, Raised) and plan.kind_of(called.error) is not ErrorKind.REJECTED:
+        if repeats >= plan.retry_times or not isinstance(called.error, Exception):
+            raise called.error
+        yield Wait(plan.retry_backoff_ns << repeats)
+        repeats += 1
+        called = yield Call(plan.intent_id, key, 0, view.now, None)
+    value, rejection = (called.value, None) if isinstance(called, Returned) else (None, called.error)
+    payload, missing = (None, "") if rejection else _encoded(plan, value)
+    error = plan.describe(rejection) if rejection else None
+    record = r.Committed(
+        attempt=attempt,
+        step=step,
+        generation=generation,
+        dispatch_no=0,
+        outcome=OutcomeKind.REJECTED if error else OutcomeKind.RETURNED,
+        error=error,
+        value_missing=missing,
+        read=header,
+    )
+    reply = yield Append(branch, record, payload, plan.read_durability)
+    if isinstance(reply, Refused) and reply.refusal.reason in (Reason.FENCED, Reason.CANCELLED):
+        raise answers.refused(plan, reply.refusal, operation)
+    if error:
+        raise answers.rejected(plan.intent_id, None, error, replayed=False) from rejection
+    value = _as_replayed(plan, payload, value)
+    return Outcome(value, replayed=False, intent_id=plan.intent_id, request_id=key)
+
+
+# --- small things ---------------------------------------------------------------------------------------------------
+
+
+def _committed(
+    plan: Plan, operation: Operation, number: int, kind: OutcomeKind, error: ErrorText | None, missing: str = ""
+) -> r.Committed:
+    return r.Committed(
+        attempt=plan.intent_id.attempt,
+        step=operation.step,
+        generation=operation.generation,
+        outcome=kind,
+        dispatch_no=number,
+        error=error,
+        value_missing=missing,
+    )
+
+
+def _todo(plan: Plan, view: View) -> Resolution:
+    if view.operation is None:
+        return Resolution.RETRY
+    declaration = stricter(view.operation.declaration, plan.declaration)
+    return recovery.resolution(view.operation, declaration, view.branch, view.now)
+
+
+def _is_read(operation: Operation | None) -> bool:
+    return operation is None or operation.declaration.kind is EffectKind.READ
+
+
+def _look_again(plan: Plan, reply: Refused) -> None:
+    """What a refusal permits: to look again, if the record was overtaken; else it is an error."""
+    if reply.refusal.reason not in (Reason.DECIDED, Reason.RENEWED, Reason.IN_DOUBT, Reason.NUMBER):
+        raise answers.refused(plan, reply.refusal, reply.view.operation)
+
+
+def _encoded(plan: Plan, value: object) -> tuple[bytes | None, str]:
+    try:
+        return plan.encode(value), ""
+    except NotRecordable as error:
+        return None, str(error)
+
+
+def _as_replayed(plan: Plan, payload: bytes | None, value: object) -> object:
+    """What a replay would return; where there will be none, what the tool returned."""
+    try:
+        return value if payload is None else plan.decode(payload)
+    except ValueError:
+        return value
+
+
+def _error_of(plan: Plan, ended: Ended) -> IntentLogError:
+    """What the caller gets for a call that came back without a value and is not repeated."""
+    ran, text = ended.operation.effect_ran, plan.describe(ended.error)
+    match ended.kind:
+        case ErrorKind.REJECTED:
+            return answers.rejected(plan.intent_id, ended.operation, text, replayed=False)
+        case ErrorKind.NOT_SENT:
+            return NotSent(f"not sent: {text.text}", intent_id=plan.intent_id, effect_ran=ran)
+        case ErrorKind.SUSPENDED:
+            return Suspended(f"suspended: {text.text}", intent_id=plan.intent_id, effect_ran=ran)
+        case ErrorKind.AMBIGUOUS:
+            why = f"the call ended with {text.type}, which proves nothing{ended.note}"
+            return answers.in_doubt(plan.log, plan.intent_id, ended.operation, why, None)

@@ -1,0 +1,225 @@
+"""Opening, closing and recovering a branch, and a person's decision: the same four steps wherever a restart begins.
+
+(1) refuse while a living owner holds the branch; (2) raise the fence; (3) in a read begun after the fence is durable,
+take every open intent; (4) append what is concluded of each (I2, I9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from intentlog.core import records as r
+from intentlog.core import recovery
+from intentlog.core.actions import Append, Appended, BranchView, IntentId, Load, LoadBranch, Refused, Script, View
+from intentlog.core.effects import Declaration, stricter
+from intentlog.core.machine import RESTART, Reason
+from intentlog.core.records import End, IntentState, Resolution, Settlement, Verdict
+from intentlog.core.settling import ask, known, never_sent, superseded
+from intentlog.core.state import OPEN_STATES, Intent, Operation, State
+from intentlog.errors import BranchBusy, Fenced, NotInDoubt, StaleDecision, UnknownIntent
+
+Present: TypeAlias = Callable[[str], Declaration | None]  # a tool's present declaration by name, if this program has it
+
+
+class Classification(NamedTuple):
+    """What a restart says of one open intent.
+
+    Attributes:
+        intent_id: the intent.
+        last_state: its last state in the log.
+        classification: never sent, may have been sent, or done.
+        resolution: what is to be done about it now.
+        seq: the operation's newest record: give it to `resolve` as `expect_seq`.
+    """
+
+    intent_id: IntentId
+    last_state: IntentState
+    classification: Verdict
+    resolution: Resolution
+    seq: int
+
+
+class Opened(NamedTuple):
+    """A new attempt, and what opening it concluded of the earlier ones."""
+
+    attempt: int
+    classifications: list[Classification]
+
+
+def open_attempt(branch: str, owner: str, present: Present) -> Script[Opened]:
+    """Open the branch's next attempt, which fences every earlier one, and classify what they left open.
+
+    Raises:
+        BranchBusy: a living owner holds it, or another took it first.
+    """
+    view: BranchView = yield LoadBranch(branch)
+    if view.busy:
+        raise BranchBusy(f"branch {branch!r} is held by {view.branch.owner}")
+    attempt = view.branch.attempt + 1
+    reply: Appended | Refused = yield Append(branch, r.AttemptOpened(attempt=attempt, owner=owner))
+    if isinstance(reply, Refused):
+        raise BranchBusy(f"branch {branch!r} was opened by another at the same moment")
+    return Opened(attempt, (yield from _classify_open(branch, present)))
+
+
+def close_attempt(branch: str, attempt: int, wanted: End, error: r.ErrorText | None) -> Script[End]:
+    """Close the attempt. The records decide: with a dispatch that has no outcome it ends INDETERMINATE.
+
+    Raises:
+        Fenced: a later attempt has the branch.
+    """
+    view: BranchView = yield LoadBranch(branch)
+    doubtful = any(operation.open_dispatches for operation in view.operations)
+    end = End.INDETERMINATE if doubtful else wanted
+    reply: Appended | Refused = yield Append(branch, r.AttemptClosed(attempt=attempt, end=end, error=error))
+    if isinstance(reply, Refused):
+        raise Fenced(f"attempt {attempt} of branch {branch!r} cannot be closed: {reply.refusal.detail}")
+    return end
+
+
+def recover_branch(branch: str, present: Present, grace_ns: int) -> Script[list[Classification]]:
+    """Conclude what a dead owner left open, without opening an attempt and without calling any tool but probes.
+
+    Args:
+        branch: the branch.
+        present: tools that this program has, whose probes may answer.
+        grace_ns: `dispatch_grace` where a dead owner is only believed dead, else 0.
+    """
+    view: BranchView = yield LoadBranch(branch)
+    if view.busy:
+        return []
+    yield from _fence(branch, view)
+    concluded = []
+    for one in (yield from _classify_open(branch, present)):
+        concluded.append((yield from _probed(one, present, grace_ns)))  # noqa: PERF401 - comprehensions cannot yield
+    return concluded
+
+
+def resolve(
+    intent: IntentId, settlement: Settlement, payload: bytes | None, by: str, why: str, expect_seq: int | None
+) -> Script[None]:
+    """Record a person's or program's decision about an intent in doubt.
+
+    Raises:
+        UnknownIntent, NotInDoubt, StaleDecision.
+    """
+    view: View = yield Load(intent.branch, intent.step)
+    operation = view.operation
+    if operation is None or operation.intent(intent.attempt) is None:
+        raise UnknownIntent("no such intent in the log", intent_id=intent)
+    whole: BranchView = yield LoadBranch(intent.branch)
+    if operation.verdict is not Verdict.MAY_HAVE_BEEN_SENT:
+        raise NotInDoubt(f"its verdict is {operation.verdict}", intent_id=intent, effect_ran=operation.effect_ran)
+    if whole.owner_lives and operation.calling(whole.branch.attempt):
+        raise NotInDoubt("its owner lives and may still be calling", intent_id=intent, effect_ran="unknown")
+    if expect_seq is not None and expect_seq != operation.last_seq:
+        raise StaleDecision(f"prepared at seq {expect_seq}, the operation is at {operation.last_seq}", intent_id=intent)
+    if not whole.owner_lives:
+        yield from _fence(intent.branch, whole)
+    doubtful = operation.open_dispatches[-1].attempt
+    record = r.Settled(
+        attempt=doubtful,
+        step=operation.step,
+        generation=operation.generation,
+        settlement=settlement,
+        by=by,
+        why=why,
+        expect_seq=operation.last_seq,
+        value_recorded=payload is not None,
+    )
+    reply: Appended | Refused = yield Append(intent.branch, record, payload)
+    if isinstance(reply, Refused):
+        stale = reply.refusal.reason is Reason.STALE
+        kind = StaleDecision if stale else NotInDoubt
+        raise kind(reply.refusal.detail, intent_id=intent, effect_ran="unknown")
+
+
+# --- the steps ------------------------------------------------------------------------------------------------------
+
+
+def _fence(branch: str, view: BranchView) -> Script[None]:
+    """Fence the attempt of a dead owner, once."""
+    if view.branch.is_open:
+        yield Append(branch, r.AttemptFenced(attempt=view.branch.attempt))
+
+
+def _classify_open(branch: str, present: Present) -> Script[list[Classification]]:
+    """Read every open intent of fenced attempts, and append what is concluded of each, once."""
+    view: BranchView = yield LoadBranch(branch)
+    concluded = []
+    for before in view.operations:
+        operation = before
+        for intent in before.intents:
+            own = intent.attempt == view.branch.attempt and view.branch.is_open
+            if intent.state in OPEN_STATES and not own:
+                operation = yield from _conclude(branch, view, operation, intent, present)
+                after = known_intent(operation, intent.attempt)
+                if after.classified and after.resolution:
+                    identity = IntentId.of(branch, intent.attempt, operation.step)
+                    last = IntentState(intent.state)
+                    concluded.append(
+                        Classification(identity, last, after.classified, after.resolution, operation.last_seq)
+                    )
+    return concluded
+
+
+def _conclude(
+    branch: str, view: BranchView, operation: Operation, intent: Intent, present: Present
+) -> Script[Operation]:
+    """Append the classification of one open intent if it is new, and settle what it already settles."""
+    never = intent.state is State.PENDING
+    classification = Verdict.NEVER_SENT if never else Verdict.MAY_HAVE_BEEN_SENT
+    todo = recovery.resolution(operation, _declared(operation, present), view.branch, view.now)
+    if (intent.classified, intent.resolution) != (classification, todo):
+        record = r.Classified(
+            attempt=intent.attempt,
+            step=operation.step,
+            generation=operation.generation,
+            last_state=IntentState(intent.state),
+            classification=classification,
+            resolution=todo,
+        )
+        operation = yield from _appended(branch, record, operation)
+    if never:
+        settled = never_sent(operation, intent.attempt, RESTART, "classified as never sent")
+        operation = yield from _appended(branch, settled, operation)
+    elif operation.decided and operation.verdict is Verdict.DONE:
+        settled = superseded(operation, intent.attempt, operation.dispatches[-1].number, RESTART)
+        operation = yield from _appended(branch, settled, operation)
+    return operation
+
+
+def _probed(one: Classification, present: Present, grace_ns: int) -> Script[Classification]:
+    """Let the probe of a known tool answer for one doubt, and say what is to be done after it."""
+    if one.resolution is not Resolution.PROBE:
+        return one
+    view: View = yield Load(one.intent_id.branch, one.intent_id.step)
+    operation = known(view.operation)
+    if present(operation.tool) is None or operation.verdict is not Verdict.MAY_HAVE_BEEN_SENT:
+        return one
+    yield from ask(one.intent_id, view, operation, _declared(operation, present), grace_ns)
+    view = yield Load(one.intent_id.branch, one.intent_id.step)
+    operation = known(view.operation)
+    todo = recovery.resolution(operation, _declared(operation, present), view.branch, view.now)
+    return one._replace(resolution=todo, seq=operation.last_seq)
+
+
+def _appended(branch: str, record: r.IntentRecord, before: Operation) -> Script[Operation]:
+    """Append; where another restart was faster, the operation as that one left it."""
+    reply: Appended | Refused = yield Append(branch, record)
+    return reply.view.operation or before
+
+
+def _declared(operation: Operation, present: Present) -> Declaration:
+    now = present(operation.tool)
+    return stricter(operation.declaration, now) if now else operation.declaration
+
+
+def known_intent(operation: Operation, attempt: int) -> Intent:
+    """The operation's intent of this attempt, which is known to be there."""
+    intent = operation.intent(attempt)
+    if intent is None:
+        msg = f"operation {operation.step!r} has no intent of attempt {attempt}"
+        raise AssertionError(msg)
+    return intent

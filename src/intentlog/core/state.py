@@ -1,0 +1,145 @@
+"""What the log says of a branch and of an operation, folded. Kept by the stores, rebuilt by `verify`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from intentlog.core import records as r
+from intentlog.core.effects import Declaration
+from intentlog.core.records import Instant
+from intentlog.errors import EffectRan
+
+
+class State(StrEnum):
+    """The state of an intent in the machine."""
+
+    NONE = "NONE"
+    PENDING = "PENDING"
+    DISPATCHED = "DISPATCHED"
+    SUSPENDED = "SUSPENDED"
+    COMMITTED = "COMMITTED"
+    SETTLED = "SETTLED"
+
+
+class Fate(StrEnum):
+    """What is known of one dispatch."""
+
+    CALLING = "CALLING"  # its owner calls, or died calling
+    ENDED = "ENDED"  # the call ended, ambiguously
+    RETURNED = "RETURNED"
+    REJECTED = "REJECTED"
+    NOT_SENT = "NOT_SENT"
+    SUSPENDED = "SUSPENDED"
+    APPLIED = "APPLIED"
+    NOT_APPLIED = "NOT_APPLIED"
+    SUPERSEDED = "SUPERSEDED"
+
+
+OPEN_FATES = frozenset({Fate.CALLING, Fate.ENDED})
+OPEN_STATES = frozenset({State.PENDING, State.DISPATCHED})
+
+
+class Dispatch(Struct, frozen=True, array_like=True):
+    """One permission to call: its number in the operation, whose attempt it was, when, and what became of it."""
+
+    number: int
+    attempt: int
+    at: Instant
+    fate: Fate
+
+
+class Intent(Struct, frozen=True, array_like=True):
+    """One attempt's share in an operation."""
+
+    attempt: int
+    state: State
+    classified: r.Verdict | None = None
+    resolution: r.Resolution | None = None
+
+
+class Decided(Struct, frozen=True, array_like=True):
+    """What the operation came to: RETURNED, REJECTED or APPLIED; where that stands, and where its value does."""
+
+    fate: Fate
+    seq: int
+    value_seq: int | None
+
+
+class Operation(Struct, frozen=True, array_like=True):
+    """Everything the log says of one operation, folded."""
+
+    step: str
+    generation: int
+    tool: str
+    declaration: Declaration
+    request_id: str
+    digest: str
+    first_seq: int  # its first record; the payload of that Pending holds the arguments
+    last_seq: int  # its newest record: what `expect_seq` is held against
+    intents: tuple[Intent, ...] = ()
+    dispatches: tuple[Dispatch, ...] = ()
+    decided: Decided | None = None
+    renewed: bool = False
+    contradicts: bool = False  # a late outcome says other than what was settled
+    last_answer: r.Answer | None = None
+
+    def intent(self, attempt: int) -> Intent | None:
+        """This attempt's intent, or None."""
+        return next((i for i in reversed(self.intents) if i.attempt == attempt), None)
+
+    def dispatch(self, number: int) -> Dispatch | None:
+        """The dispatch of this number, or None."""
+        return next((d for d in reversed(self.dispatches) if d.number == number), None)
+
+    @property
+    def open_dispatches(self) -> tuple[Dispatch, ...]:
+        """Those without an outcome, oldest first."""
+        return tuple(d for d in self.dispatches if d.fate in OPEN_FATES)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a restart has to look at it."""
+        return any(i.state in OPEN_STATES for i in self.intents)
+
+    @property
+    def verdict(self) -> r.Verdict:
+        """The worst over all dispatches; RETURNED and APPLIED stand for the whole operation, REJECTED does not."""
+        if self.decided and (self.decided.fate is not Fate.REJECTED or not self.open_dispatches):
+            return r.Verdict.DONE
+        return r.Verdict.MAY_HAVE_BEEN_SENT if self.open_dispatches else r.Verdict.NEVER_SENT
+
+    @property
+    def effect_ran(self) -> EffectRan:
+        """The verdict in an error's words: "no", "unknown" or "yes"."""
+        if self.verdict is r.Verdict.DONE:
+            return "no" if self.decided and self.decided.fate is Fate.REJECTED else "yes"
+        return "unknown" if self.verdict is r.Verdict.MAY_HAVE_BEEN_SENT else "no"
+
+    def calling(self, attempt: int) -> bool:
+        """Whether a call of this attempt has not been seen to end."""
+        return any(d.attempt == attempt and d.fate is Fate.CALLING for d in self.dispatches)
+
+
+class Branch(Struct, frozen=True, array_like=True):
+    """Everything the log says of one branch, folded."""
+
+    attempt: int = 0
+    owner: str = ""
+    end: r.End | None = None
+    fenced: bool = False  # the present attempt was fenced by a restart
+    cancelled: bool = False  # the present attempt was asked to stop
+    latest_wall_ns: int = 0  # the latest wall clock ever recorded in the branch
+    head_seq: int = 0
+    head_chain: bytes = b""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its attempt may still append what is fenced."""
+        return self.attempt > 0 and self.end is None and not self.fenced
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether its attempt was not closed, or was closed with something in doubt."""
+        return self.attempt > 0 and self.end in (None, r.End.INDETERMINATE)

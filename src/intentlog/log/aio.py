@@ -1,0 +1,232 @@
+"""The log on an event loop: `AsyncLog`, `AsyncAttempt`, `AsyncStep`. The same as `log.sync`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from intentlog.core.actions import IntentId, Outcome
+from intentlog.core.restart import Classification
+from intentlog.errors import BranchBusy, IntentLogError, LogClosed
+from intentlog.log.declare import AnyTool, AsyncTool, Tool
+from intentlog.log.engine import AttemptState, Engine, open_engine
+from intentlog.log.hands import RecoveryHands
+from intentlog.log.steps import check_name
+from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
+from intentlog.ports import Counters
+from intentlog.run.aio import AioDriver
+
+P = ParamSpec("P")
+R = TypeVar("R")
+BUSY_POLL_S = 0.05
+
+
+class AsyncLog:
+    """A log of intents on an event loop. Use `async with AsyncLog.open(...)`. For any number of tasks of one loop."""
+
+    def __init__(self, path: str | Path, settings: Settings, *, read_only: bool) -> None:
+        self._path = path
+        self._settings = settings
+        self._read_only = read_only
+        self._engine_or_none: Engine | None = None
+        self._driver_or_none: AioDriver | None = None
+
+    @classmethod
+    def open(cls, path: str | Path, *, settings: Settings | None = None, read_only: bool = False) -> AsyncLog:
+        """The log at `path`; it is opened by `async with`. Arguments and errors as of `Log.open`."""
+        return cls(path, settings or Settings(), read_only=read_only)
+
+    def attempt(self, branch: str, *, wait: timedelta | None = None) -> AsyncAttempt:
+        """The next attempt at a branch, to be used in `async with`. See `Log.attempt`."""
+        return AsyncAttempt(self, check_name("branch", branch, slash=True), wait)
+
+    async def run(
+        self, branch: str, work: Callable[[AsyncAttempt], Awaitable[R]], *, wait: timedelta | None = None
+    ) -> R:
+        """Open an attempt, await `work(attempt)` in it, close it, and return what `work` returned."""
+        async with self.attempt(branch, wait=wait) as attempt:
+            return await work(attempt)
+
+    async def recover(self) -> list[Classification]:
+        """See `Log.recover`."""
+        hands = RecoveryHands(self._settings.result_bytes_max)
+        found: list[Classification] = []
+        for branch in await self._driver.store(self._engine.to_recover):
+            found.extend(await self._driver.run(self._engine.recovering(branch), hands))
+        return found
+
+    async def unfinished(self) -> list[Unfinished]:
+        """See `Log.unfinished`."""
+        return await self._driver.store(self._engine.unfinished)
+
+    async def open_intents(self) -> list[OpenIntent]:
+        """See `Log.open_intents`."""
+        return await self._driver.store(self._engine.open_intents)
+
+    async def contradictions(self) -> list[IntentId]:
+        """See `Log.contradictions`."""
+        return await self._driver.store(self._engine.contradictions)
+
+    async def history(self, branch: str) -> list[Entry]:
+        """The records of a branch, oldest first."""
+        return await self._driver.store(lambda: list(self._engine.history(branch)))
+
+    async def resolve(
+        self, intent_id: str, answer: Applied[Any] | NotApplied, *, by: str, why: str, expect_seq: int | None = None
+    ) -> None:
+        """See `Log.resolve`."""
+        await self._driver.run(self._engine.resolving(intent_id, answer, by, why, expect_seq))
+
+    async def verify(self) -> Report:
+        """See `Log.verify`."""
+        return await self._driver.store(self._engine.verify)
+
+    @property
+    def counters(self) -> Counters:
+        """How many commits and syncs were made for records."""
+        return self._engine.counters
+
+    async def close(self) -> None:
+        """Wait for running calls, write what waits, and let go. Idempotent."""
+        if self._engine_or_none is None or self._driver_or_none is None:
+            return
+        engine, driver = self._engine_or_none, self._driver_or_none
+        self._engine_or_none = None
+        await driver.wait_for_calls()
+        try:
+            await driver.store(engine.duty.flush)
+        finally:
+            await driver.store(engine.store.close)
+            driver.close()
+
+    @property
+    def _engine(self) -> Engine:
+        if self._engine_or_none is None:
+            raise LogClosed("the log is not open: use `async with AsyncLog.open(...) as log`")
+        return self._engine_or_none
+
+    @property
+    def _driver(self) -> AioDriver:
+        if self._driver_or_none is None or self._engine_or_none is None:
+            raise LogClosed("the log is not open: use `async with AsyncLog.open(...) as log`")
+        return self._driver_or_none
+
+    async def __aenter__(self) -> Self:
+        engine = await asyncio.to_thread(open_engine, self._path, self._settings, read_only=self._read_only)
+        self._engine_or_none = engine
+        self._driver_or_none = AioDriver(engine.duty, engine.clock, self._settings.threads_max)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self.close())
+
+
+class AsyncAttempt:
+    """One try at a branch. Use `AsyncLog.attempt` in `async with`. For any number of tasks while it is open."""
+
+    def __init__(self, log: AsyncLog, branch: str, wait: timedelta | None) -> None:
+        self._log = log
+        self._branch = branch
+        self._wait_s = wait.total_seconds() if wait else 0.0
+        self._opened: AttemptState | None = None
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.classifications: list[Classification] = []
+
+    @property
+    def number(self) -> int:
+        """Which attempt of its branch it is, from 1."""
+        return self._state.number
+
+    async def call(self, tool: Tool[P, R] | AsyncTool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a tool under the guard; a plain one in a thread. Raises as `Attempt.call` does.
+
+        Cancelled meanwhile: before the call, nothing is sent and the record says so; during it, the effect may have
+        been sent, and a plain tool's thread still gets its outcome recorded when it ends.
+        """
+        value: R = (await self._perform(tool, None, args, kwargs)).value
+        return value
+
+    async def perform(self, tool: Tool[P, R] | AsyncTool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """Like `call`, but answers the whole `Outcome`: value, replayed, intent_id, request_id."""
+        return await self._perform(tool, None, args, kwargs)
+
+    def step(self, name: str) -> AsyncStep:
+        """Name the step of the next call: `await attempt.step("refund-1").call(refund, ...)`."""
+        return AsyncStep(self, name)
+
+    async def _perform(
+        self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Outcome[Any]:
+        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=True)
+        lock = self._locks.setdefault(prepared.step, asyncio.Lock())
+        try:
+            await lock.acquire()
+        except BaseException:
+            prepared.withdraw()
+            raise
+        return await driver.run(prepared.script, prepared.hands, lock.release)
+
+    @property
+    def _state(self) -> AttemptState:
+        if self._opened is None:
+            raise LogClosed("the attempt is not open: use `async with log.attempt(...) as attempt`")
+        return self._opened
+
+    async def __aenter__(self) -> Self:
+        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        if self._opened is not None:
+            raise LogClosed("an attempt is entered once; ask the log for another")
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            owner = engine.new_owner()
+            try:
+                opened = await driver.run(engine.opening(self._branch, owner))
+            except BaseException as error:
+                engine.let_go(owner)
+                if not isinstance(error, BranchBusy) or time.monotonic() >= deadline_s:
+                    raise
+                await asyncio.sleep(BUSY_POLL_S)
+            else:
+                break
+        self.classifications = opened.classifications
+        self._opened = AttemptState(self._branch, owner, opened.attempt)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        state = self._state
+        try:
+            await driver.run(engine.closing(state, error))
+        except IntentLogError:
+            if error is None:
+                raise  # with an error on its way, that one tells more
+        finally:
+            engine.leave(state)
+
+
+class AsyncStep:
+    """A named step of an attempt."""
+
+    def __init__(self, attempt: AsyncAttempt, name: str) -> None:
+        self._attempt = attempt
+        self._name = name
+
+    async def call(self, tool: Tool[P, R] | AsyncTool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `AsyncAttempt.call`."""
+        value: R = (await self._attempt._perform(tool, self._name, args, kwargs)).value  # noqa: SLF001 - its own half
+        return value
+
+    async def perform(self, tool: Tool[P, R] | AsyncTool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """See `AsyncAttempt.perform`."""
+        return await self._attempt._perform(tool, self._name, args, kwargs)  # noqa: SLF001 - its own half

@@ -1,0 +1,324 @@
+"""`@tool`: takes a function away and gives a handle that only a guard can use."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from string import Formatter
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from intentlog.core import actions
+from intentlog.core.actions import ErrorKind
+from intentlog.core.effects import UNSAFE, Declaration, Effect, EffectKind, nanoseconds
+from intentlog.core.records import Durability, ErrorText
+from intentlog.errors import NotSent, Rejected, Suspended, ToolMisdefined, UnguardedCall
+from intentlog.log.binding import Signature
+from intentlog.log.values import Applied, Call, NotApplied, Retry, Unknown
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Errors = type[Exception] | tuple[type[Exception], ...]
+ERROR_TEXT_MAX = 1_000  # characters of an error's text that are kept
+TIME_LIMIT = timedelta(minutes=5)
+
+
+class _Vault:
+    """Where the functions are. The two closures below are the only way to them."""
+
+    def __init__(self) -> None:
+        functions: WeakKeyDictionary[AnyTool, Callable[..., Any]] = WeakKeyDictionary()
+
+        def keep(handle: AnyTool, function: Callable[..., Any]) -> None:
+            functions[handle] = function
+
+        def call(handle: AnyTool, permission: actions.Call, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(permission, actions.Call):
+                raise UnguardedCall(f"{handle.name} was reached without a permission")
+            return functions[handle](*args, **kwargs)
+
+        self.keep = keep
+        self.call = call
+
+
+VAULT = _Vault()
+_KNOWN: WeakValueDictionary[tuple[str, str, str], AnyTool] = WeakValueDictionary()  # (name, module, qualname)
+
+
+class AnyTool:
+    """A handle on a function that causes an external effect. It cannot be called; an attempt can call it.
+
+    Attributes:
+        name: the tool's name, as records keep it.
+        effect: its effect class.
+        step: the template of its steps, or None.
+        retry: how often a call is repeated, or None.
+        durability: of a READ's record.
+        time_limit: how long a call may take.
+        is_async: whether it is an `async def`.
+        signature: its arguments and result.
+        prober: its probe, or None.
+    """
+
+    def __init__(self, function: Callable[..., Any], scope: dict[str, Any], options: Options) -> None:
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__doc__ = function.__doc__
+        self.name = options.name or function.__name__
+        self.effect = options.effect
+        self.step = options.step
+        self.retry = options.retry
+        self.durability = options.durability
+        self.time_limit = options.time_limit
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = Signature(function, scope)
+        self.prober: Prober | None = None
+        self._rejects = _as_tuple(options.rejects)
+        self._not_sent = _as_tuple(options.not_sent)
+        self._check()
+        VAULT.keep(self, function)
+        _KNOWN[self.name, self.__module__, self.__qualname__] = self
+
+    def __init_subclass__(cls, *, sealed: bool = True) -> None:
+        """Refuse subclasses: one could open another door to the function."""
+        if sealed:
+            raise UnguardedCall("a tool cannot be subclassed")
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *args, **kwargs) -> NoReturn:  # noqa: ANN002, ANN003 - hidden from type checkers
+            """Refuse. Raises `UnguardedCall`; the effect does not run."""
+            del args, kwargs
+            raise UnguardedCall(f"{self.name} is a guarded tool and was called directly")
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name} {self.effect.kind}>"
+
+    def __copy__(self) -> AnyTool:
+        return self
+
+    def __deepcopy__(self, memo: object) -> AnyTool:
+        return self
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+    def kind_of(self, error: BaseException) -> ErrorKind:
+        """What an error of this tool proves: nothing, unless it is declared to."""
+        if isinstance(error, Suspended):
+            return ErrorKind.SUSPENDED
+        if isinstance(error, (NotSent, *self._not_sent)):
+            return ErrorKind.NOT_SENT
+        if isinstance(error, (Rejected, *self._rejects)):
+            return ErrorKind.REJECTED
+        return ErrorKind.AMBIGUOUS
+
+    @property
+    def declaration(self) -> Declaration:
+        """What Pending records of it."""
+        return Declaration(
+            kind=self.effect.kind,
+            time_limit_ns=nanoseconds(self.time_limit),
+            window_ns=self.effect.window_ns,
+            settle_ns=self.effect.settle_ns,
+            probe=self.prober is not None,
+        )
+
+    def _set_probe(self, function: Callable[..., Any], scope: dict[str, Any]) -> None:
+        if self.effect.kind not in (EffectKind.QUERYABLE, EffectKind.KEYED):
+            raise ToolMisdefined(
+                f"{self.name}: only QUERYABLE and KEYED tools have a probe, this is {self.effect.kind}"
+            )
+        if inspect.iscoroutinefunction(function) and not self.is_async:
+            raise ToolMisdefined(f"{self.name}: the probe of a plain tool must be plain")
+        takes_call = Signature(function, scope).takes_call
+        self.prober = Prober(function, takes_call=takes_call)
+
+    def _check(self) -> None:
+        """Refuse what can never work, at the definition."""
+        name, parameters = self.name, self.signature.parameters.parameters
+        if nanoseconds(self.time_limit) <= 0:
+            raise ToolMisdefined(f"{name}: time_limit must be positive, not {self.time_limit}")
+        if self.durability is Durability.EVENTUAL and self.effect.kind is not EffectKind.READ:
+            raise ToolMisdefined(f"{name}: the durability of an intent cannot be weakened; only a READ may be EVENTUAL")
+        if self.step is not None:
+            fields = {field.split(".")[0].split("[")[0] for _, field, _, _ in Formatter().parse(self.step) if field}
+            unknown, hidden = fields - set(parameters), fields & (self.signature.secret | self.signature.volatile)
+            if unknown or "" in fields:
+                raise ToolMisdefined(f"{name}: the step {self.step!r} names {sorted(unknown)}, which it does not take")
+            if hidden:
+                raise ToolMisdefined(f"{name}: the step {self.step!r} may not hold a secret or volatile argument")
+
+
+class Tool(AnyTool, Generic[P, R], sealed=False):
+    """The handle of a plain function."""
+
+    def probe(self, function: ProbeFunction[P, R]) -> ProbeFunction[P, R]:
+        """Decorate the function that asks whether this operation happened. It returns Applied, NotApplied or Unknown.
+
+        Raises:
+            ToolMisdefined: the tool's class has no use for one.
+        """
+        self._set_probe(function, _scope(2))
+        return function
+
+
+class AsyncTool(AnyTool, Generic[P, R], sealed=False):
+    """The handle of an `async def` function."""
+
+    def probe(self, function: AnyProbeFunction[P, R]) -> AnyProbeFunction[P, R]:
+        """Decorate the function, plain or async, that asks whether this operation happened."""
+        self._set_probe(function, _scope(2))
+        return function
+
+
+class Prober(NamedTuple):
+    """A probe's function, and whether it takes a `Call`. A probe changes nothing, so it may be reached."""
+
+    function: Callable[..., Any]
+    takes_call: bool
+
+
+class Options(NamedTuple):
+    """What `@tool(...)` was given."""
+
+    effect: Effect
+    name: str | None
+    step: str | None
+    rejects: Errors
+    not_sent: Errors
+    time_limit: timedelta
+    retry: Retry | None
+    durability: Durability
+
+
+class Decorator(Protocol):
+    """What `tool(...)` returns: its parameters, without a leading `Call`, become the tool's."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Call, P], Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
+    @overload
+    def __call__(self, function: Callable[Concatenate[Call, P], R], /) -> Tool[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(function: Callable[Concatenate[Call, P], Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
+@overload
+def tool(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
+@overload
+def tool(function: Callable[Concatenate[Call, P], R], /) -> Tool[P, R]: ...
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    effect: Effect = UNSAFE,
+    name: str | None = None,
+    step: str | None = None,
+    rejects: Errors = (),
+    not_sent: Errors = (),
+    time_limit: timedelta = TIME_LIMIT,
+    retry: Retry | None = None,
+    durability: Durability | None = None,
+) -> Decorator: ...
+def tool(  # noqa: PLR0913 - a declaration names what it declares
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Effect = UNSAFE,
+    name: str | None = None,
+    step: str | None = None,
+    rejects: Errors = (),
+    not_sent: Errors = (),
+    time_limit: timedelta = TIME_LIMIT,
+    retry: Retry | None = None,
+    durability: Durability | None = None,
+) -> Any:
+    """Make a function a tool: it can be called through an attempt and in no other way.
+
+    Args:
+        function: the function, when used without parentheses. A first parameter annotated `Call` is filled by the
+            guard.
+        effect: what may be done when it may have been sent: READ, IDEMPOTENT, KEYED(window), QUERYABLE(settle) or
+            UNSAFE.
+        name: its name in the records; the function's own by default.
+        step: a template of its steps over its arguments, as "charge-{order_id}".
+        rejects: errors that are a definite no of the receiver.
+        not_sent: errors that prove that nothing left.
+        time_limit: how long a call may take, > 0. Enforced on `async def` tools; a plain one keeps `call.deadline`.
+        retry: repeat a call within the call, where the class permits.
+        durability: of a READ's record: EVENTUAL (the default) or IMMEDIATE.
+
+    Raises:
+        ToolMisdefined: the declaration cannot work as written.
+    """
+    if durability is None:
+        durability = Durability.EVENTUAL if effect.kind is EffectKind.READ else Durability.IMMEDIATE
+    options = Options(effect, name, step, rejects, not_sent, time_limit, retry, durability)
+    if function is not None:
+        return _declare(function, _scope(2), options)
+    return lambda given: _declare(given, _scope(2), options)
+
+
+def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Options) -> AnyTool:
+    if not inspect.isfunction(function):
+        raise ToolMisdefined(f"{function!r} is not a function defined with def")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ToolMisdefined(f"{function.__name__} is a generator; a tool returns one value")
+    kind = AsyncTool if inspect.iscoroutinefunction(function) else Tool
+    return kind(function, scope, options)
+
+
+def known_tool(name: str) -> AnyTool | None:
+    """The tool of this name that this program has; None if there is none, or more than one."""
+    found = [handle for (of_name, _, _), handle in list(_KNOWN.items()) if of_name == name]
+    return found[0] if len(found) == 1 else None
+
+
+def describe(error: BaseException, secrets: tuple[str, ...] = ()) -> ErrorText:
+    """An error as evidence: masked, shortened, printable."""
+    text = str(error)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return ErrorText(type(error).__qualname__, text.encode("utf-8", "replace").decode()[:ERROR_TEXT_MAX])
+
+
+def _as_tuple(errors: Errors) -> tuple[type[Exception], ...]:
+    given: tuple[Any, ...] = errors if isinstance(errors, tuple) else (errors,)
+    for one in given:
+        if not (isinstance(one, type) and issubclass(one, Exception)):
+            raise ToolMisdefined(f"rejects= and not_sent= take exception types, not {one!r}")
+    return given
+
+
+def _scope(depth: int) -> dict[str, Any]:
+    """The names visible where a tool is being defined, so that annotations may use local types."""
+    return sys._getframe(depth).f_locals  # noqa: SLF001 - the documented way to a caller's names
+
+
+if TYPE_CHECKING:
+    ProbeAnswer = Applied[R] | NotApplied | Unknown
+    ProbeFunction = Callable[Concatenate[Call, P], ProbeAnswer[R]] | Callable[P, ProbeAnswer[R]]
+    AnyProbeFunction = (
+        ProbeFunction[P, R]
+        | Callable[Concatenate[Call, P], Coroutine[Any, Any, ProbeAnswer[R]]]
+        | Callable[P, Coroutine[Any, Any, ProbeAnswer[R]]]
+    )

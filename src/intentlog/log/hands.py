@@ -1,0 +1,136 @@
+"""How a driver reaches one tool: with its arguments bound, its deadline set, and the guard's mark on the context."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from intentlog.core import actions, codec
+from intentlog.core.actions import IntentId
+from intentlog.core.records import Answer
+from intentlog.errors import ToolMisdefined
+from intentlog.log.binding import Bound
+from intentlog.log.declare import VAULT, AnyTool, describe, known_tool
+from intentlog.log.values import Applied, Call, NotApplied, Unknown
+from intentlog.run.hands import Found
+
+running: ContextVar[tuple[IntentId, ...]] = ContextVar("intentlog_running", default=())
+"""The intents whose tools run in this context, outermost first."""
+
+
+class ToolHands:
+    """Reaches one tool for one guarded call, or, without `bound`, its probe for a recovery."""
+
+    def __init__(self, handle: AnyTool, bound: Bound | None, bytes_max: int) -> None:
+        self._tool = handle
+        self._bound = bound
+        self._bytes_max = bytes_max
+        self.is_async = handle.is_async
+
+    def call(self, action: actions.Call) -> Any:
+        """See `run.hands.Hands.call`."""
+        if self.is_async:
+            return self._call_async(action)
+        token = running.set((*running.get(), action.intent_id))
+        try:
+            args, kwargs = self._arguments(action)
+            return VAULT.call(self._tool, action, *args, **kwargs)
+        finally:
+            running.reset(token)
+
+    async def _call_async(self, action: actions.Call) -> Any:
+        token = running.set((*running.get(), action.intent_id))
+        try:
+            async with asyncio.timeout(self._tool.time_limit.total_seconds()):
+                args, kwargs = self._arguments(action)
+                return await VAULT.call(self._tool, action, *args, **kwargs)
+        finally:
+            running.reset(token)
+
+    def probe(self, action: actions.Probe, recorded: bytes | None) -> Any:
+        """See `run.hands.Hands.probe`."""
+        prober = self._tool.prober
+        if prober is None:
+            return Found(Answer.UNKNOWN, None, describe(ToolMisdefined(f"{self._tool.name} has no probe")))
+        try:
+            args, kwargs = self._probe_arguments(action, recorded, takes_call=prober.takes_call)
+            answer = prober.function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
+            return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
+        return self._probe_async(answer) if inspect.iscoroutine(answer) else self._found(answer)
+
+    async def _probe_async(self, coroutine: Any) -> Found:
+        try:
+            async with asyncio.timeout(self._tool.time_limit.total_seconds()):
+                answer = await coroutine
+        except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
+            return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
+        return self._found(answer)
+
+    def _found(self, answer: object) -> Found:
+        match answer:
+            case Applied(value):
+                try:
+                    return Found(Answer.APPLIED, codec.encode_value(value, self._bytes_max))
+                except codec.NotRecordable as error:
+                    return Found(Answer.APPLIED, None, describe(error, self._secrets))
+            case NotApplied():
+                return Found(Answer.NOT_APPLIED)
+            case Unknown():
+                return Found(Answer.UNKNOWN)
+            case _:
+                got = type(answer).__name__
+                wrong = ToolMisdefined(f"the probe returned {got}, not Applied, NotApplied or Unknown")
+                return Found(Answer.UNKNOWN, None, describe(wrong))
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        return self._bound.secrets if self._bound else ()
+
+    def _call_of(self, intent: IntentId, request_id: str, dispatch_no: int) -> Call:
+        deadline = time.monotonic() + self._tool.time_limit.total_seconds()
+        return Call(request_id, intent, dispatch_no, deadline)
+
+    def _arguments(self, action: actions.Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._bound is None:
+            msg = "a recovery calls no tool"
+            raise AssertionError(msg)
+        if not self._tool.signature.takes_call:
+            return self._bound.args, self._bound.kwargs
+        call = self._call_of(action.intent_id, action.request_id, action.dispatch_no)
+        return (call, *self._bound.args), self._bound.kwargs
+
+    def _probe_arguments(
+        self, action: actions.Probe, recorded: bytes | None, *, takes_call: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._bound is not None:
+            args, kwargs = self._bound.args, self._bound.kwargs
+        else:
+            bound = self._tool.signature.from_record(recorded or b"{}")
+            args, kwargs = bound.args, bound.kwargs
+        if takes_call:
+            args = (self._call_of(action.intent_id, action.request_id, action.dispatch_no), *args)
+        return args, kwargs
+
+
+class RecoveryHands:
+    """Reaches the probes of the tools that this program has, and calls none of them."""
+
+    is_async = False
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+
+    def call(self, action: actions.Call) -> Any:
+        """Refuse: a recovery calls no tool."""
+        raise AssertionError(action)
+
+    def probe(self, action: actions.Probe, recorded: bytes | None) -> Any:
+        """Ask the probe of the tool that the record names."""
+        handle = known_tool(action.tool)
+        if handle is None:
+            return Found(Answer.UNKNOWN, None, describe(ToolMisdefined(f"no tool {action.tool!r} in this program")))
+        return ToolHands(handle, None, self._bytes_max).probe(action, recorded)

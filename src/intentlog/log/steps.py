@@ -1,0 +1,82 @@
+"""Names: which step a call is. Explicit, by the tool's template, or the tool's name with its occurrence."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import NamedTuple
+
+from intentlog.errors import ArgumentsNotRecordable, StepRequired
+from intentlog.log.binding import Bound
+from intentlog.log.declare import AnyTool
+from intentlog.log.hands import running
+
+NAME_MAX = 255
+
+
+def check_name(what: str, name: object, *, slash: bool) -> str:
+    """A branch or step that can be written down and read back.
+
+    Raises:
+        ArgumentsNotRecordable: it is no text of 1 to 255 characters, or has control characters (or `/` in a step).
+    """
+    if not isinstance(name, str):
+        raise ArgumentsNotRecordable(f"a {what} is text, not {type(name).__name__}")
+    if not 1 <= len(name) <= NAME_MAX:
+        raise ArgumentsNotRecordable(f"a {what} has 1 to {NAME_MAX} characters, not {len(name)}")
+    if any(not character.isprintable() for character in name):
+        raise ArgumentsNotRecordable(f"a {what} has no control characters: {name!r}")
+    if not slash and "/" in name:
+        raise ArgumentsNotRecordable(f"a {what} has no '/': {name!r}")
+    return name
+
+
+class _Occurrence(NamedTuple):
+    digest: str
+    is_open: bool
+
+
+class Steps:
+    """The steps of one attempt: names its calls and counts the unnamed ones. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._occurrences: dict[str, list[_Occurrence]] = {}
+        self._unnamed: set[str] = set()  # tools that an unnamed call is being made of
+
+    def begin(self, handle: AnyTool, bound: Bound, given: str | None) -> tuple[str, int | None]:
+        """The call's step, and its occurrence if it is unnamed.
+
+        Raises:
+            StepRequired: unnamed calls of one tool in parallel, or from inside a tool.
+            ArgumentsNotRecordable: the name cannot be written down.
+        """
+        if given is not None:
+            return check_name("step", given, slash=False), None
+        if handle.step is not None:
+            return check_name("step", handle.step.format_map(bound.by_name), slash=False), None
+        if running.get():
+            raise StepRequired(f"{handle.name} is called from inside a tool ({running.get()[-1]})")
+        with self._lock:
+            if handle.name in self._unnamed:
+                raise StepRequired(f"another unnamed call of {handle.name} is being made")
+            self._unnamed.add(handle.name)
+            occurrences = self._occurrences.setdefault(handle.name, [])
+            wanted = _Occurrence(bound.digest, is_open=True)
+            if wanted in occurrences:
+                number = occurrences.index(wanted) + 1
+            else:
+                occurrences.append(wanted)
+                number = len(occurrences)
+        return (handle.name if number == 1 else f"{handle.name}~{number}"), number
+
+    def end(self, handle: AnyTool, number: int | None, *, decided: bool, drifted: bool) -> None:
+        """The call has ended. With RETURNED or REJECTED its occurrence is used up; a drifted one never was."""
+        if number is None:
+            return
+        with self._lock:
+            self._unnamed.discard(handle.name)
+            occurrences = self._occurrences[handle.name]
+            if decided:
+                occurrences[number - 1] = occurrences[number - 1]._replace(is_open=False)
+            elif drifted and number == len(occurrences):
+                occurrences.pop()

@@ -1,0 +1,246 @@
+"""The log on the caller's threads: `Log`, `Attempt`, `Step`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from intentlog.core.actions import IntentId, Outcome
+from intentlog.core.restart import Classification
+from intentlog.errors import BranchBusy, IntentLogError, LogClosed
+from intentlog.log.declare import AnyTool, Tool
+from intentlog.log.engine import AttemptState, Engine, open_engine
+from intentlog.log.hands import RecoveryHands
+from intentlog.log.steps import check_name
+from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
+from intentlog.ports import Counters
+from intentlog.run.sync import SyncDriver
+
+P = ParamSpec("P")
+R = TypeVar("R")
+BUSY_POLL_S = 0.05
+
+
+class Log:
+    """A log of intents. Use `Log.open`. Safe from any number of threads; not across a fork."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._driver = SyncDriver(engine.duty, engine.clock)
+
+    @classmethod
+    def open(cls, path: str | Path, *, settings: Settings | None = None, read_only: bool = False) -> Log:
+        """Open the log at `path`, making it if it is not there.
+
+        Args:
+            path: a file on a local disk. Beside it stand its WAL (`-wal`, `-shm`) and a folder for locks (`.d`).
+            settings: sizes and times; see `Settings`.
+            read_only: read without a writer's rights; nothing is made.
+
+        Raises:
+            LogUnavailable: no such folder, no rights, no room, a network file system, held by another process.
+            LogDamaged, FormatTooNew: it is not a log, or a newer one.
+            LogInUse: this process has it open already.
+        """
+        return cls(open_engine(path, settings or Settings(), read_only=read_only))
+
+    def attempt(self, branch: str, *, wait: timedelta | None = None) -> Attempt:
+        """The next attempt at a branch, to be used as a context manager.
+
+        Entering it fences every earlier attempt and classifies what they left open. Leaving it closes the attempt:
+        COMPLETED, FAILED or CANCELLED by how the block was left, INDETERMINATE if a dispatch has no outcome.
+
+        Args:
+            branch: one line of execution: 1 to 255 printable characters.
+            wait: how long to wait for a branch that a living owner holds; not at all by default.
+        """
+        return Attempt(self, check_name("branch", branch, slash=True), wait)
+
+    def run(self, branch: str, work: Callable[[Attempt], R], *, wait: timedelta | None = None) -> R:
+        """Open an attempt, run `work(attempt)` in it, close it, and return what `work` returned."""
+        with self.attempt(branch, wait=wait) as attempt:
+            return work(attempt)
+
+    def recover(self) -> list[Classification]:
+        """Classify what dead owners left open, and let the probes of known tools answer. Calls no tool.
+
+        Appends nothing when nothing changed; lists the doubts that are still open each time. Branches with a living
+        owner are left alone.
+        """
+        hands = RecoveryHands(self._engine.settings.result_bytes_max)
+        found: list[Classification] = []
+        for branch in self._engine.to_recover():
+            found.extend(self._driver.run(self._engine.recovering(branch), hands))
+        return found
+
+    def unfinished(self) -> list[Unfinished]:
+        """The branches that a supervisor should run again: their owner died, or their doubts are settled by now."""
+        return self._engine.unfinished()
+
+    def open_intents(self) -> list[OpenIntent]:
+        """Every intent without outcome or settlement."""
+        return self._engine.open_intents()
+
+    def contradictions(self) -> list[IntentId]:
+        """The operations of which a late outcome says other than what was settled."""
+        return self._engine.contradictions()
+
+    def history(self, branch: str) -> Iterator[Entry]:
+        """The records of a branch, oldest first, streamed."""
+        return self._engine.history(branch)
+
+    def resolve(
+        self, intent_id: str, answer: Applied[Any] | NotApplied, *, by: str, why: str, expect_seq: int | None = None
+    ) -> None:
+        """Decide an intent in doubt, as a person (or a program in one's name).
+
+        Args:
+            intent_id: the intent, as `order-1042#2/charge`.
+            answer: `Applied(value)`, with the value that a replay shall return if it is known, or `NotApplied()`.
+            by: who decides.
+            why: on what grounds.
+            expect_seq: the `seq` that the decision was prepared at; refused if the operation moved on since.
+
+        Raises:
+            UnknownIntent, NotInDoubt, StaleDecision: nothing was recorded.
+        """
+        self._driver.run(self._engine.resolving(intent_id, answer, by, why, expect_seq))
+
+    def verify(self) -> Report:
+        """Hold the whole log against its digests, the rules and the invariants."""
+        return self._engine.verify()
+
+    @property
+    def counters(self) -> Counters:
+        """How many commits and syncs were made for records."""
+        return self._engine.counters
+
+    def close(self) -> None:
+        """Wait for running calls, write what waits, and let go. Idempotent."""
+        self._engine.wait_until_idle()
+        try:
+            self._engine.duty.flush()
+        finally:
+            self._engine.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Attempt:
+    """One try at a branch. Use `Log.attempt` in a `with` statement. Safe from any number of threads."""
+
+    def __init__(self, log: Log, branch: str, wait: timedelta | None) -> None:
+        self._log = log
+        self._branch = branch
+        self._wait_s = wait.total_seconds() if wait else 0.0
+        self._opened: AttemptState | None = None
+        self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+        self._locks_lock = Lock()
+        self.classifications: list[Classification] = []
+
+    @property
+    def number(self) -> int:
+        """Which attempt of its branch it is, from 1."""
+        return self._state.number
+
+    def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a tool under the guard, and return what it returns, or what the record says that it returned.
+
+        Raises:
+            InDoubt: it may have been sent, and its class cannot settle it.
+            Rejected: the receiver gave a definite no, now or in the record.
+            NotSent, Suspended: nothing left; call again.
+            ArgumentsNotRecordable, ArgumentDrift, StepRequired: a mistake of the program; nothing was sent by this.
+            OutcomeUnavailable: it is done, and its value cannot be had.
+            OutcomeNotRecorded: it is done, and that could not be written; the error carries the outcome.
+            Fenced, AttemptCancelled: this attempt may do no more.
+        """
+        value: R = self._perform(tool, None, args, kwargs).value
+        return value
+
+    def perform(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """Like `call`, but answers the whole `Outcome`: value, replayed, intent_id, request_id."""
+        return self._perform(tool, None, args, kwargs)
+
+    def step(self, name: str) -> Step:
+        """Name the step of the next call: `attempt.step("refund-1").call(refund, ...)`."""
+        return Step(self, name)
+
+    def _perform(self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=False)
+        with self._lock_of(prepared.step):
+            return driver.run(prepared.script, prepared.hands)
+
+    def _lock_of(self, step: str) -> Lock:
+        """A concurrent call of one step waits, and gets the recorded outcome."""
+        with self._locks_lock:
+            return self._locks.setdefault(step, Lock())
+
+    @property
+    def _state(self) -> AttemptState:
+        if self._opened is None:
+            raise LogClosed("the attempt is not open: use `with log.attempt(...) as attempt`")
+        return self._opened
+
+    def __enter__(self) -> Self:
+        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        if self._opened is not None:
+            raise LogClosed("an attempt is entered once; ask the log for another")
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            owner = engine.new_owner()
+            try:
+                opened = driver.run(engine.opening(self._branch, owner))
+            except BaseException as error:
+                engine.let_go(owner)
+                if not isinstance(error, BranchBusy) or time.monotonic() >= deadline_s:
+                    raise
+                time.sleep(BUSY_POLL_S)
+            else:
+                break
+        self.classifications = opened.classifications
+        self._opened = AttemptState(self._branch, owner, opened.attempt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        state = self._state
+        try:
+            driver.run(engine.closing(state, error))
+        except IntentLogError:
+            if error is None:
+                raise  # with an error on its way, that one tells more
+        finally:
+            engine.leave(state)
+
+
+class Step:
+    """A named step of an attempt."""
+
+    def __init__(self, attempt: Attempt, name: str) -> None:
+        self._attempt = attempt
+        self._name = name
+
+    def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Attempt.call`."""
+        value: R = self._attempt._perform(tool, self._name, args, kwargs).value  # noqa: SLF001 - its own half
+        return value
+
+    def perform(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """See `Attempt.perform`."""
+        return self._attempt._perform(tool, self._name, args, kwargs)  # noqa: SLF001 - its own half

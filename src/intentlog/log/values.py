@@ -1,0 +1,203 @@
+"""The small values of the public face: what a tool is given, what a probe answers, what a program is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Generic, TypeVar
+
+from intentlog.core.actions import IntentId
+from intentlog.core.effects import nanoseconds
+from intentlog.core.records import End, Record
+from intentlog.errors import ToolMisdefined
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class SecretMark:
+    """Marks an argument that is never written anywhere."""
+
+
+class VolatileMark:
+    """Marks an argument that may differ between two tries of one operation."""
+
+
+Secret = Annotated[T, SecretMark]
+"""`Secret[str]`: never written anywhere, masked in recorded errors, and not part of the operation's identity."""
+Volatile = Annotated[T, VolatileMark]
+"""`Volatile[str]`: not part of the operation's identity (a short-lived token), and not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the guard tells a tool that asks for it: its first parameter, annotated `Call`.
+
+    Attributes:
+        request_id: a UUID, equal for every attempt of this operation: the receiver's idempotency key.
+        intent_id: the intent, as `order-1042#2/charge`.
+        dispatch_no: which call of this operation it is, from 1; 0 for a READ.
+        deadline: when `time_limit` ends, in seconds of `time.monotonic()`. A plain tool keeps it itself.
+    """
+
+    request_id: str
+    intent_id: IntentId
+    dispatch_no: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[T_co]):
+    """A probe's or a person's answer: the effect happened. `value` is what the tool would have returned, if known."""
+
+    value: T_co | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """A probe's or a person's answer: the effect did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A probe's answer: it could not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Repeats a call that was not sent or ended ambiguously, where the effect's class permits a repeat.
+
+    Attributes:
+        times: how often it is repeated at most, 1 or more; so `times=3` makes up to four calls.
+        backoff: the wait before the first repeat, zero or more; it doubles with each.
+
+    Raises:
+        ToolMisdefined: a value is out of its range.
+    """
+
+    times: int
+    backoff: timedelta = field(default=timedelta(seconds=1))
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.times < 1 or nanoseconds(self.backoff) < 0:
+            raise ToolMisdefined(f"Retry needs times >= 1 and a backoff >= 0, not {self.times} and {self.backoff}")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIntent:
+    """An intent without outcome or settlement.
+
+    Attributes:
+        intent_id: the intent.
+        seq: its operation's newest record: give it to `resolve` as `expect_seq`.
+        tool: the tool's name.
+        effect: its effect class, as recorded.
+        state: PENDING or DISPATCHED.
+        dispatched_at: when it was last dispatched (UTC), or None.
+        in_doubt: whether it may have been sent, and nobody is calling any more.
+        contradicts: whether a late outcome says other than what was settled.
+    """
+
+    intent_id: IntentId
+    seq: int
+    tool: str
+    effect: str
+    state: str
+    dispatched_at: datetime | None
+    in_doubt: bool
+    contradicts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A branch that a supervisor should run again.
+
+    Attributes:
+        branch: the branch.
+        attempt: its last attempt.
+        end: how that ended: None if its owner died, INDETERMINATE if its doubts are settled by now.
+    """
+
+    branch: str
+    attempt: int
+    end: End | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of a branch's history.
+
+    Attributes:
+        seq: its place in the log.
+        kind: the record's kind, as `Pending`.
+        at: when it was appended (UTC).
+        record: the record itself.
+        payload: arguments, value or event as JSON, or None.
+    """
+
+    seq: int
+    kind: str
+    at: datetime
+    record: Record
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that `verify` found.
+
+    Attributes:
+        branch: where.
+        seq: at which record, 0 if at none.
+        text: what.
+    """
+
+    branch: str
+    seq: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        problems: everything that is wrong; empty if the log is sound.
+        records: how many records were read.
+        branches: how many branches.
+    """
+
+    problems: tuple[Problem, ...]
+    records: int
+    branches: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether the log is sound."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a log guards its calls.
+
+    Attributes:
+        dispatch_grace: a call begins within this time after its permission was sent, or not at all; > 0.
+        argument_bytes_max: the largest encoding of a call's arguments.
+        result_bytes_max: the largest encoding of a result; a larger one is recorded as done without a value.
+        threads_max: how many plain tools an AsyncLog runs at once.
+    """
+
+    dispatch_grace: timedelta = timedelta(seconds=10)
+    argument_bytes_max: int = 1 << 20
+    result_bytes_max: int = 1 << 20
+    threads_max: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if nanoseconds(self.dispatch_grace) <= 0:
+            raise ToolMisdefined(f"dispatch_grace must be positive, not {self.dispatch_grace}")
+        for name in ("argument_bytes_max", "result_bytes_max", "threads_max"):
+            if getattr(self, name) < 1:
+                raise ToolMisdefined(f"{name} must be at least 1, not {getattr(self, name)}")

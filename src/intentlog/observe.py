@@ -1,0 +1,19 @@
+"""What a person should hear of, through the standard library's logging (logger `intentlog`)."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("intentlog")
+
+
+class LoggingObserver:
+    """Tells what a person should hear of to the logger `intentlog`. Safe from any thread."""
+
+    def contradiction(self, intent_id: str, detail: str) -> None:
+        """A late outcome says other than what was settled."""
+        logger.error("%s: %s; both stand in the log. Look: intentlog status LOG", intent_id, detail)
+
+    def poisoned(self, log: str, detail: str) -> None:
+        """The log refuses everything from now on (I8)."""
+        logger.critical("%s: a commit's fate is unknown (%s); open the log again and run recover", log, detail)

@@ -1,0 +1,112 @@
+"""The seams: what the library asks of a store, a clock and an observer.
+
+Every store passes one contract suite (`tests/contract`). A store is called from one thread at a time, except where a
+method says otherwise; the drivers see to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from intentlog.core.actions import Append, Appended, BranchView, Refused, View
+from intentlog.core.records import Instant, Stored
+from intentlog.core.state import Branch, Operation
+
+
+class Clock(Protocol):
+    """Reads the clocks. Safe from any thread."""
+
+    def now(self) -> Instant:
+        """One reading of wall clock and boot clock."""
+        ...
+
+
+class Counters(NamedTuple):
+    """How many commits, and syncs of the log, the store made for records; and its own commits for upkeep."""
+
+    commits: int
+    syncs: int
+    upkeep_commits: int
+
+
+class Store(Protocol):
+    """Where records are kept. Blocking."""
+
+    @property
+    def name(self) -> str:
+        """How a command line names this log: its path or address."""
+        ...
+
+    @property
+    def owner(self) -> str:
+        """Who appends through this store; `owner_lives` can tell of it. Empty for a reader."""
+        ...
+
+    @property
+    def salt(self) -> bytes:
+        """The log's secret, from which request ids are derived."""
+        ...
+
+    @property
+    def death_is_certain(self) -> bool:
+        """Whether `owner_lives` knows (a lock) or only believes (a lease)."""
+        ...
+
+    @property
+    def counters(self) -> Counters:
+        """Commits and syncs so far. Safe from any thread."""
+        ...
+
+    def append(self, entries: Sequence[Append]) -> list[Appended | Refused]:
+        """Append records in one commit, and return when it is durable.
+
+        Each entry is admitted by `machine.apply` on the rows read under its branch's lock, within the commit; one
+        that is refused is left out and hurts no other. At most one entry speaks for any one effect (I7).
+
+        Raises:
+            LogUnavailable: nothing was written (busy, no room).
+            LogPoisoned: an I/O error left the commit's fate unknown, now or earlier (I8).
+            LogClosed, WrongProcess: nothing was written.
+        """
+        ...
+
+    def view(self, branch: str, step: str) -> View:
+        """The branch, the current generation of a step's operation, and the clocks."""
+        ...
+
+    def branch_view(self, branch: str) -> BranchView:
+        """The branch, its open operations, whether its owner lives, and the clocks."""
+        ...
+
+    def record(self, seq: int) -> Stored | None:
+        """One record by its place."""
+        ...
+
+    def history(self, branch: str | None) -> Iterator[Stored]:
+        """The records of one branch, or of all, oldest first, streamed from one snapshot."""
+        ...
+
+    def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
+        """Every branch, by name; or only those whose attempt is open or ended INDETERMINATE (indexed)."""
+        ...
+
+    def operations(self, branch: str | None, *, open_only: bool) -> Iterator[tuple[str, Operation]]:
+        """The operations of one branch, or of all, with their branch; or only the open ones (indexed)."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Idempotent. Never checkpoints."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what a person should hear of. Must not raise; safe from any thread."""
+
+    def contradiction(self, intent_id: str, detail: str) -> None:
+        """A late outcome says other than what was settled."""
+        ...
+
+    def poisoned(self, log: str, detail: str) -> None:
+        """The log refuses everything from now on (I8)."""
+        ...

@@ -1,0 +1,221 @@
+"""The driver on an event loop. The store is used by one writer thread; plain tools run in threads of their own.
+
+Cancellation never leaves a record's fate unknown: an append that was begun is waited for, and the script is told what
+became of it. A call in a thread cannot be stopped: the caller gets the cancellation at once, and the script goes on
+behind it until the thread ends, so that a late outcome is still recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from intentlog import failpoints
+from intentlog.core.actions import (
+    Action,
+    Append,
+    Appended,
+    Call,
+    Fetch,
+    Interrupted,
+    Probe,
+    Probed,
+    Raised,
+    Refused,
+    ResultT,
+    Returned,
+    Script,
+    TooLate,
+    Wait,
+)
+from intentlog.ports import Clock
+from intentlog.run.duty import Duty, StoreAction
+from intentlog.run.hands import Found, Hands, NoHands, probed, too_late
+
+NO_HANDS = NoHands()
+logger = logging.getLogger("intentlog")
+
+
+class _StillCalling(BaseException):
+    """The caller was cancelled while a plain tool runs in its thread."""
+
+    def __init__(self, thread: asyncio.Future[Any], cause: BaseException) -> None:
+        super().__init__()
+        self.thread = thread
+        self.cause = cause
+
+
+class AioDriver:
+    """Drives scripts to their end on the running loop. Any number of tasks may drive scripts at once."""
+
+    def __init__(self, duty: Duty, clock: Clock, threads_max: int) -> None:
+        self._duty = duty
+        self._clock = clock
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-writer")
+        self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
+        self._tails: set[asyncio.Task[None]] = set()
+
+    async def run(
+        self, script: Script[ResultT], hands: Hands = NO_HANDS, ended: Callable[[], None] | None = None
+    ) -> ResultT:
+        """Drive a script and return its result. Raises what the script raises.
+
+        Args:
+            script: the script.
+            hands: the tool that it may call.
+            ended: called when the script has ended, which may be after a cancelled caller has gone.
+        """
+        try:
+            result = await self._drive(script, next, hands)
+        except _StillCalling as still:
+            tail = asyncio.ensure_future(self._finish(script, still.thread, hands, ended))
+            self._tails.add(tail)
+            tail.add_done_callback(self._tails.discard)
+            raise still.cause from None
+        except BaseException:
+            if ended:
+                ended()
+            raise
+        if ended:
+            ended()
+        return result
+
+    async def store(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Run a blocking store function on the writer thread; a cancellation waits for it."""
+        future = asyncio.get_running_loop().run_in_executor(self._writer, function, *arguments)
+        return await _to_its_end(future)
+
+    async def wait_for_calls(self) -> None:
+        """Wait for the calls that run on after their callers were cancelled."""
+        while self._tails:
+            await asyncio.wait(set(self._tails))
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._callers.shutdown(wait=False)
+        self._writer.shutdown(wait=False)
+
+    async def _drive(
+        self, script: Script[ResultT], begin: Callable[[Script[ResultT]], Action], hands: Hands
+    ) -> ResultT:
+        try:
+            action = begin(script)
+            while True:
+                try:
+                    reply = await self._do(action, hands)
+                except _StillCalling:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - the script decides what an error means
+                    action = script.throw(error)
+                else:
+                    action = script.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
+
+    async def _finish(
+        self, script: Script[ResultT], thread: asyncio.Future[Any], hands: Hands, ended: Callable[[], None] | None
+    ) -> None:
+        """Go on with a script whose caller was cancelled, once its tool's thread has ended."""
+        await asyncio.wait({thread})
+        reply = _thread_reply(thread)
+        try:
+            await self._drive(script, lambda s: s.send(reply), hands)
+        except Exception as error:  # noqa: BLE001 - there is no caller left to raise it to
+            logger.warning("a call ended after its caller was cancelled: %s", error)
+        finally:
+            if ended:
+                ended()
+
+    async def _do(self, action: Action, hands: Hands) -> Any:
+        match action:
+            case Call():
+                return await self._call(action, hands)
+            case Probe():
+                return await self._probe(action, hands)
+            case Wait(duration_ns):
+                return await asyncio.sleep(duration_ns / 1e9)
+            case _:
+                return await self._store_action(action)
+
+    async def _store_action(self, action: StoreAction) -> Any:
+        future = asyncio.get_running_loop().run_in_executor(self._writer, self._duty.do, action)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError as cancelled:
+            reply = await _learnt(future)
+            if isinstance(action, Append) and isinstance(reply, Appended | Refused):
+                raise Interrupted([reply], cancelled) from None
+            raise
+
+    async def _call(self, action: Call, hands: Hands) -> Returned | Raised | TooLate:
+        if not hands.is_async:
+            return await self._call_in_thread(action, hands)
+        late = too_late(action, self._clock)
+        if late:
+            return late
+        try:
+            value = await hands.call(action)
+        except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
+            reply: Returned | Raised = Raised(error)
+        else:
+            reply = Returned(value)
+        failpoints.reached(failpoints.AFTER_CALL)
+        return reply
+
+    async def _call_in_thread(self, action: Call, hands: Hands) -> Returned | Raised | TooLate:
+        def call() -> Any:
+            late = too_late(action, self._clock)
+            if late:
+                return late
+            try:
+                return Returned(hands.call(action))
+            finally:
+                failpoints.reached(failpoints.AFTER_CALL)
+
+        context = contextvars.copy_context()
+        thread = asyncio.get_running_loop().run_in_executor(self._callers, context.run, call)
+        try:
+            await asyncio.wait({thread})
+        except asyncio.CancelledError as cancelled:
+            raise _StillCalling(thread, cancelled) from None
+        return _thread_reply(thread)
+
+    async def _probe(self, action: Probe, hands: Hands) -> Probed:
+        recorded = await self._store_action(Fetch(action.arguments_seq))
+        started = self._clock.now()
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._callers, hands.probe, action, recorded)
+        answer: Found = await found if inspect.iscoroutine(found) else found
+        return probed(answer, started)
+
+
+def _thread_reply(thread: asyncio.Future[Any]) -> Returned | Raised | TooLate:
+    error = thread.exception()
+    if error is not None:
+        return Raised(error)
+    reply: Returned | TooLate = thread.result()
+    return reply
+
+
+async def _learnt(future: asyncio.Future[Any]) -> Any:
+    """Wait for a future however often the waiter is cancelled. Raises what it raises."""
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError:
+            continue  # already told once; it is raised again when the fate is known
+    return future.result()
+
+
+async def _to_its_end(future: asyncio.Future[ResultT]) -> ResultT:
+    """A future's result; a cancellation is raised only after it has ended."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await _learnt(future)
+        raise

@@ -1,0 +1,115 @@
+"""What both drivers do with a store: read, append between two failpoints, and keep EVENTUAL records for later.
+
+EVENTUAL records wait in memory and travel in the commit of their branch's next record, so that they cost none of their
+own; a crash loses them and the program repeats the read (I5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import RLock
+from typing import Any
+
+from intentlog import failpoints
+from intentlog.core import records as r
+from intentlog.core.actions import (
+    Append,
+    Appended,
+    BranchView,
+    Deferred,
+    Fetch,
+    FetchError,
+    Load,
+    LoadBranch,
+    Refused,
+)
+from intentlog.core.records import Durability
+from intentlog.ports import Observer, Store
+
+StoreAction = Load | LoadBranch | Fetch | FetchError | Append
+
+
+class Duty:
+    """A store, what waits to be written to it, and which attempts of it live in this process. Safe from any thread.
+
+    Attributes:
+        store: the store.
+        held: the owners (`store.owner` + "." + a number) of attempts that this process holds open or still calls for.
+    """
+
+    def __init__(self, store: Store, observer: Observer) -> None:
+        self.store = store
+        self.held: set[str] = set()
+        self._observer = observer
+        self._waiting: dict[str, list[Append]] = {}
+        self._lock = RLock()
+
+    def do(self, action: StoreAction) -> Any:
+        """Do one store action and return its reply."""
+        match action:
+            case Append():
+                return self.append(action)
+            case Load(branch, step):
+                if self._waits(branch, step):
+                    self.flush(branch)
+                return self.store.view(branch, step)
+            case LoadBranch(branch):
+                return self.branch_view(branch)
+            case Fetch(seq):
+                stored = self.store.record(seq)
+                return stored.payload if stored else None
+            case FetchError(seq):
+                stored = self.store.record(seq)
+                return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
+
+    def append(self, entry: Append) -> Appended | Refused | Deferred:
+        """Append one record, with what waits for its branch; or let it wait, if it is EVENTUAL."""
+        with self._lock:
+            if entry.durability is Durability.EVENTUAL:
+                self._waiting.setdefault(entry.branch, []).append(entry)
+                return Deferred()
+            waiting = self._waiting.pop(entry.branch, [])
+            try:
+                reply = self._commit([*waiting, entry])[-1]
+            except Exception:
+                if waiting:
+                    self._waiting[entry.branch] = waiting
+                raise
+        if isinstance(reply, Appended) and isinstance(entry.record, r.Committed):
+            self._tell_contradiction(entry, reply)
+        return reply
+
+    def flush(self, branch: str | None = None) -> None:
+        """Write the EVENTUAL records of one branch, or of all, now."""
+        with self._lock:
+            for one in [branch] if branch is not None else list(self._waiting):
+                waiting = self._waiting.pop(one, [])
+                if waiting:
+                    self._commit(waiting)
+
+    def _commit(self, entries: Sequence[Append]) -> list[Appended | Refused]:
+        kinds = [type(entry.record).__name__ for entry in entries]
+        for kind in kinds:
+            failpoints.reached(failpoints.BEFORE[kind])
+        replies = self.store.append(entries)
+        for kind in kinds:
+            failpoints.reached(failpoints.AFTER[kind])
+        return replies
+
+    def _waits(self, branch: str, step: str) -> bool:
+        waiting = self._waiting.get(branch, ())
+        return any(getattr(entry.record, "step", None) == step for entry in waiting)
+
+    def branch_view(self, branch: str) -> BranchView:
+        """The store's view; of this process' own attempts, whether they are held."""
+        view = self.store.branch_view(branch)
+        store, _, attempt = view.branch.owner.partition(".")
+        if attempt and store == self.store.owner:
+            return view._replace(owner_lives=view.branch.owner in self.held)
+        return view
+
+    def _tell_contradiction(self, entry: Append, reply: Appended) -> None:
+        operation = reply.view.operation
+        if operation is not None and operation.contradicts:
+            name = f"{entry.branch}#{entry.record.attempt}/{operation.step}"
+            self._observer.contradiction(name, "a late outcome says other than what was settled")

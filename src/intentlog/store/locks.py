@@ -1,0 +1,121 @@
+"""Who is alive, and who keeps the log: lock files beside it, in `LOG.d/`.
+
+One lock file per open log, held by flock until it is closed or its process dies: so a restart knows at once that an
+owner is dead. flock belongs to the open file, not to the process, so that opening and closing the file elsewhere in
+the process does not drop it. The descriptors are close-on-exec, and closed in forked children, who would otherwise keep
+a dead parent's lock alive.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from weakref import WeakSet
+
+
+class Locks:
+    """This process' locks on one log. Safe from any thread.
+
+    Args:
+        folder: the folder beside the log; made if it is missing, for its owner only.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder = folder
+        self.owner = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._held: int | None = self._locked_file()
+        self._keeper: int | None = None
+        _ALL.add(self)
+
+    def become_keeper(self) -> bool:
+        """Take the keeper's role if nobody has it. True while this process has it."""
+        if self._keeper is None:
+            descriptor = os.open(self._folder / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._keeper = _lock(descriptor)
+        return self._keeper is not None
+
+    def give_up_keeper(self) -> None:
+        """Let another process keep the log."""
+        if self._keeper is not None:
+            os.close(self._keeper)
+            self._keeper = None
+
+    def lives(self, owner: str) -> bool:
+        """Whether the log that this owner opened is still open, in a process that still lives."""
+        return owner == self.owner or lives(self._folder, owner)
+
+    def release(self) -> None:
+        """Let go of everything. Idempotent."""
+        self.give_up_keeper()
+        if self._held is not None:
+            self._path(self.owner).unlink(missing_ok=True)
+            os.close(self._held)
+            self._held = None
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: close the descriptors, which belong to the parent."""
+        for descriptor in (self._keeper, self._held):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._keeper = self._held = None
+
+    def sweep(self) -> None:
+        """Remove the lock files of dead owners."""
+        for path in self._folder.glob("owner-*.lock"):
+            owner = path.name.removeprefix("owner-").removesuffix(".lock")
+            if not self.lives(owner):
+                path.unlink(missing_ok=True)
+
+    def _locked_file(self) -> int:
+        # Locked before it has its name: whoever finds the name finds the lock held.
+        draft = self._path(self.owner).with_suffix(".draft")
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        draft.rename(self._path(self.owner))
+        return descriptor
+
+    def _path(self, owner: str) -> Path:
+        return self._folder / f"owner-{owner}.lock"
+
+
+def lives(folder: Path, owner: str) -> bool:
+    """Whether somebody holds the lock file of this owner."""
+    if not owner or "/" in owner:
+        return False
+    try:
+        descriptor = os.open(folder / f"owner-{owner}.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock(descriptor: int) -> int | None:
+    if _try(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+_ALL: WeakSet[Locks] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for locks in list(_ALL):
+        locks.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

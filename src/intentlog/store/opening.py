@@ -1,0 +1,235 @@
+"""Opening a SQLite log: what is checked before, who checkpoints, and in which order (DESIGN 9).
+
+Roles: a *reader* opens the file read-only. The first writer is the *keeper*: it alone checkpoints and pre-grows the
+WAL. Every later writer is a *guest*. None of them checkpoints at close: a connection that does deletes a WAL that
+another may be about to write.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+
+from intentlog.core.codec import APPLICATION_ID, FORMAT_VERSION
+from intentlog.errors import FormatTooNew, LogDamaged, LogUnavailable
+from intentlog.store import schema
+
+BUSY_LIMIT_MS = 10_000
+WAL_BYTES = 4 * 1024 * 1024  # about 1,000 frames; written zeros, since a growing file doubles a commit's cost
+BALLAST_BYTES = 256 * 1024
+FREE_BYTES_MIN = 1024 * 1024  # a full disk under the mapped -shm file would kill the process with SIGBUS
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
+)
+
+
+def check_place(path: Path, *, create: bool) -> None:
+    """Refuse a place where a log cannot be kept, before anything is touched.
+
+    Raises:
+        LogUnavailable: no such folder, not writable, a network file system, no room, not a regular file.
+        LogDamaged: the file is not a log.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise LogUnavailable(f"the folder {folder} does not exist", remedy="make it, or name another path.")
+    if not path.exists() and not create:
+        raise LogUnavailable(f"there is no log at {path}", remedy="check the path.")
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        raise LogUnavailable(f"{path} is not a regular file", remedy="name another path.")
+    kind = file_system(folder)
+    if kind in _NETWORK_FILE_SYSTEMS:
+        raise LogUnavailable(
+            f"{folder} is on a network file system ({kind}), where SQLite's locks and syncs cannot be trusted",
+            remedy="keep the log on a local disk, or use PostgreSQL.",
+        )
+    room = os.statvfs(folder)
+    if room.f_bavail * room.f_frsize < FREE_BYTES_MIN:
+        raise LogUnavailable(f"no room on the disk of {folder}", remedy="free at least 1 MiB.")
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file or folder that this user cannot write.
+
+    Raises:
+        LogUnavailable: it cannot be written.
+    """
+    for place in (path.parent, *([path] if path.exists() else [])):
+        if not os.access(place, os.W_OK):
+            raise LogUnavailable(f"{place} cannot be written", remedy="check its permissions and its owner.")
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system that holds the folder, or "" where that cannot be told."""
+    if sys.platform != "linux":
+        return ""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    found = ""
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        left, _, right = line.partition(" - ")
+        if left.split()[2] == wanted:
+            found = right.split()[0]
+    return found
+
+
+def create_file(path: Path) -> None:
+    """Make the log's empty file, for its owner only, if it is not there."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except FileExistsError:
+        return
+
+
+def connect(path: Path, *, reader: bool, vfs: str | None) -> apsw.Connection:
+    """A connection with every setting that the log relies on, read back.
+
+    Raises:
+        LogDamaged: the file is not a database.
+        LogUnavailable: a setting did not take, or the file is held.
+    """
+    flags = apsw.SQLITE_OPEN_READONLY if reader else apsw.SQLITE_OPEN_READWRITE
+    try:
+        connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.set_busy_timeout(BUSY_LIMIT_MS)
+        if not reader:
+            connection.pragma("journal_mode", "WAL")
+            connection.pragma("wal_autocheckpoint", 0)
+        for name, value in _SETTINGS.items():
+            connection.pragma(name, value)
+        took = {name: connection.pragma(name) for name in _REQUIRED}
+    except apsw.NotADBError as error:
+        raise LogDamaged(f"{path} is not a log: {error}") from error
+    except (apsw.BusyError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.FullError) as error:
+        raise LogUnavailable(f"{path} cannot be opened: {error}", remedy=busy_remedy(path, error)) from error
+    if not reader and took != _REQUIRED:
+        connection.close()
+        raise LogUnavailable(f"the settings of {path} did not take: wanted {_REQUIRED}, got {took}")
+    return connection
+
+
+_SETTINGS = {
+    "synchronous": "FULL",
+    "journal_size_limit": -1,
+    "mmap_size": 0,
+    "cache_size": -16_000,
+    "fullfsync": 1,
+    "checkpoint_fullfsync": 1,
+    "foreign_keys": 0,
+}
+_REQUIRED = {"journal_mode": "wal", "synchronous": 2, "mmap_size": 0}
+
+
+def busy_remedy(path: Path, error: apsw.Error) -> str:
+    """What to do about a log that does not open or write; the processes that hold it, if it is busy."""
+    if not isinstance(error, apsw.BusyError):
+        return "check the disk and the file's permissions."
+    holders = ", ".join(str(pid) for pid in holding_processes(path)) or "not found"
+    return f"another process holds it (pid {holders}): wait, or end it if it is stopped inside a commit."
+
+
+def holding_processes(path: Path) -> list[int]:
+    """The other processes that have the log open, where the system tells."""
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/lsof", "-t", "--", str(path)]
+        output = subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603 - fixed
+        return [int(pid) for pid in output.split() if int(pid) != os.getpid()]
+    target = path.stat()
+    holders = set()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found = descriptor.stat()
+        except OSError:
+            continue  # it ended, or is another user's
+        if (found.st_dev, found.st_ino) == (target.st_dev, target.st_ino):
+            holders.add(int(descriptor.parts[2]))
+    return sorted(holders - {os.getpid()})
+
+
+def check_format(connection: apsw.Connection, path: Path) -> bool:
+    """Whether the file is a log already; False for an empty one.
+
+    Raises:
+        LogDamaged: it is another program's database.
+        FormatTooNew: a newer intentlog wrote it.
+    """
+    try:
+        application, version = connection.pragma("application_id"), connection.pragma("user_version")
+        empty = connection.pragma("schema_version") == 0
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise LogDamaged(f"{path} is not a log: {error}") from error
+    if empty and application == 0:
+        return False
+    if application != APPLICATION_ID:
+        raise LogDamaged(f"{path} is a database of another program", remedy="name another path.")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise FormatTooNew(f"{path} has format {version}, this intentlog writes {FORMAT_VERSION}")
+    return True
+
+
+def create_tables(connection: apsw.Connection) -> None:
+    """Make an empty file a log, in one transaction; another process may have been faster."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.pragma("schema_version") == 0:
+            connection.execute(schema.CREATE)
+            connection.execute("INSERT INTO meta VALUES ('salt', ?), ('upkeep', 0)", (secrets.token_bytes(32),))
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", FORMAT_VERSION)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def take_over_wal(connection: apsw.Connection, path: Path, wal_bytes: int) -> None:
+    """The keeper's duty before the first acknowledgement: complete a checkpoint, then grow the WAL.
+
+    Without the checkpoint a failed sync before a restart can leave a hole in the WAL that the page cache hides;
+    everything acknowledged after it would be lost at a power cut. The WAL is grown only past its end, only inside a
+    write transaction, right after the checkpoint: zeroing from a stale size destroys records.
+
+    Raises:
+        LogUnavailable: a reader or a stopped process prevents the checkpoint.
+    """
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        connection.execute("BEGIN IMMEDIATE")
+        grow(path.with_name(path.name + "-wal"), wal_bytes)
+        connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'upkeep'")
+        connection.execute("COMMIT")
+    except apsw.BusyError as error:
+        raise LogUnavailable(f"{path} cannot be checkpointed", remedy=busy_remedy(path, error)) from error
+    except (apsw.IOError, apsw.FullError, OSError) as error:
+        raise LogUnavailable(f"{path} cannot be made durable: {error}", remedy="check the disk.") from error
+
+
+def grow(path: Path, size_bytes: int) -> None:
+    """Extend a file to `size_bytes` with written zeros, never touching what it holds, and sync it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        end = os.fstat(descriptor).st_size
+        while end < size_bytes:
+            end += os.pwrite(descriptor, bytes(min(size_bytes - end, 1 << 20)), end)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_ballast(path: Path) -> None:
+    """Reserve room that can be released when the disk is full, so that an outcome can still be written."""
+    if path.exists() and path.stat().st_size == BALLAST_BYTES:
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, secrets.token_bytes(BALLAST_BYTES))  # not zeros: a compressing disk would keep no room
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

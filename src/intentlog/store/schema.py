@@ -1,0 +1,60 @@
+"""The tables of a SQLite log. `events` is the truth; the two others are folded from it in the same transaction."""
+
+from __future__ import annotations
+
+CREATE = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+
+-- Append-only. `previous_seq` chains the records of a branch backwards, so that its history needs no index.
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY,
+    branch TEXT NOT NULL,
+    previous_seq INTEGER NOT NULL,
+    wall_ns INTEGER NOT NULL,
+    boot_id BLOB,                      -- of Dispatched only
+    boot_ns INTEGER,
+    record TEXT NOT NULL,              -- JSON, see core/codec.py
+    payload BLOB,
+    chain BLOB NOT NULL
+);
+
+-- unfinished: the attempt is open, or ended INDETERMINATE. Its partial index is what a supervisor scans.
+CREATE TABLE branches (branch TEXT PRIMARY KEY, unfinished INTEGER NOT NULL, state BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX unfinished_branches ON branches (branch) WHERE unfinished;
+
+-- is_open: a restart has to look at it. Its partial index is what a restart scans, whatever the log's length.
+CREATE TABLE operations (
+    branch TEXT NOT NULL,
+    step TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    is_open INTEGER NOT NULL,
+    state BLOB NOT NULL,
+    PRIMARY KEY (branch, step, generation)
+) WITHOUT ROWID;
+CREATE INDEX open_operations ON operations (branch) WHERE is_open;
+"""
+
+NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
+BRANCH = "SELECT state FROM branches WHERE branch = ?"
+BRANCHES = "SELECT branch, state FROM branches ORDER BY branch"
+UNFINISHED_BRANCHES = "SELECT branch, state FROM branches WHERE unfinished ORDER BY branch"
+OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? AND generation = ?"
+NEWEST_OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? ORDER BY generation DESC LIMIT 1"
+_OPERATIONS = "SELECT branch, state FROM operations ORDER BY branch, step, generation"
+_OPERATIONS_OF = "SELECT branch, state FROM operations WHERE branch = ? ORDER BY step, generation"
+_OPEN_OPERATIONS = "SELECT branch, state FROM operations WHERE is_open ORDER BY branch, step, generation"
+_OPEN_OPERATIONS_OF = "SELECT branch, state FROM operations WHERE is_open AND branch = ? ORDER BY step, generation"
+ALL = (_OPERATIONS, _OPERATIONS_OF)  # of every branch, of one
+OPEN = (_OPEN_OPERATIONS, _OPEN_OPERATIONS_OF)
+INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_BRANCH = """
+INSERT INTO branches VALUES (?1, ?2, ?3) ON CONFLICT (branch) DO UPDATE SET unfinished = ?2, state = ?3
+"""
+PUT_OPERATION = """
+INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5
+"""
+EVENT_COLUMNS = "seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain"
+EVENT = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq = ?"  # noqa: S608 - a constant
+EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
+PREVIOUS_SEQ = "SELECT previous_seq FROM events WHERE seq = ?"

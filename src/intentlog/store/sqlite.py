@@ -1,0 +1,384 @@
+"""A log in one SQLite file. What may fail, and what is then known, stands in `append`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import apsw
+
+from intentlog.core import codec
+from intentlog.core.actions import Append, Appended, BranchView, Interrupted, Refused, View
+from intentlog.core.records import Dispatched, Instant, Pending, Stored
+from intentlog.core.state import Branch, Operation
+from intentlog.errors import LogClosed, LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
+from intentlog.ports import Clock, Counters, Observer
+from intentlog.store import opening, schema
+from intentlog.store.locks import Locks, lives
+from intentlog.store.staging import stage
+
+CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
+WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
+_HISTORY_PAGE = 1_000
+_open_here: dict[tuple[int, int], int] = {}  # (device, inode) of logs that this process writes -> pid
+_open_here_lock = RLock()
+
+
+class _Rows:
+    """The tables, inside a write transaction."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._execute = connection.execute
+
+    def next_seq(self) -> int:
+        return int(self._execute(schema.NEXT_SEQ).get)
+
+    def branch(self, branch: str) -> Branch | None:
+        state = self._execute(schema.BRANCH, (branch,)).get
+        return None if state is None else codec.decode_branch(state)
+
+    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
+        state = self._execute(schema.OPERATION, (branch, step, generation)).get
+        return None if state is None else codec.decode_operation(state)
+
+    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
+        at = stored.at
+        boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
+        row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
+        self._execute(schema.INSERT_EVENT, (*row, record.decode(), stored.payload, stored.chain))
+        self._execute(schema.PUT_BRANCH, (stored.branch, branch.is_unfinished, codec.encode_state(branch)))
+        for one in operations:
+            key = (stored.branch, one.step, one.generation)
+            self._execute(schema.PUT_OPERATION, (*key, one.is_open, codec.encode_state(one)))
+
+
+class SqliteStore:
+    """A log in one SQLite file. Safe from several threads: each call holds the store's lock.
+
+    Args:
+        path: the file; made if it is missing and this is a writer.
+        clock: stamps the records.
+        observer: is told when the log is poisoned.
+        reader: open read-only; `append` is refused.
+        vfs: the SQLite VFS, for tests that count or fail its calls.
+        wal_bytes: how far the keeper grows the WAL.
+    """
+
+    death_is_certain = True
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        observer: Observer,
+        *,
+        reader: bool = False,
+        vfs: str | None = None,
+        wal_bytes: int = opening.WAL_BYTES,
+    ) -> None:
+        self._path = path = path.absolute()
+        self._clock = clock
+        self._observer = observer
+        self._lock = RLock()
+        self._pid = os.getpid()
+        self._poison: str | None = None
+        self._commits = self._syncs = self._upkeep_commits = 0
+        self._frames = 0
+        self._locks: Locks | None = None
+        self._connection: apsw.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._folder = path.with_name(path.name + ".d")
+        opening.check_place(path, create=not reader)
+        try:
+            if reader:
+                self._open_reader(vfs)
+            else:
+                self._open_writer(vfs, wal_bytes)
+        except BaseException:
+            self.close()
+            raise
+        self._salt = bytes(self._connected().execute("SELECT value FROM meta WHERE key = 'salt'").get)
+
+    def _open_reader(self, vfs: str | None) -> None:
+        self._connection = opening.connect(self._path, reader=True, vfs=vfs)
+        if not opening.check_format(self._connection, self._path):
+            raise LogDamaged(f"{self._path} is not a log: it is empty")
+
+    def _open_writer(self, vfs: str | None, wal_bytes: int) -> None:
+        path = self._path
+        opening.check_writable(path)
+        opening.create_file(path)
+        self._claim()
+        self._locks = Locks(self._folder)
+        self._locks.sweep()
+        probe = opening.connect(path, reader=True, vfs=vfs)
+        try:
+            ready = opening.check_format(probe, path)  # before a writer's settings touch another program's file
+        finally:
+            probe.close()
+        self._connection = opening.connect(path, reader=False, vfs=vfs)
+        if not ready:
+            opening.create_tables(self._connection)
+        opening.make_ballast(self._folder / "ballast")
+        self._connection.set_wal_hook(self._count_frames)
+        self._wal_bytes = wal_bytes
+        if self._locks.become_keeper():
+            self._take_over_wal()
+
+    def _take_over_wal(self) -> None:
+        opening.take_over_wal(self._connected(), self._path, self._wal_bytes)
+        self._frames = 0
+        self._upkeep_commits += 1
+
+    def _claim(self) -> None:
+        found = self._path.stat()
+        identity = (found.st_dev, found.st_ino)
+        with _open_here_lock:
+            if _open_here.get(identity) == self._pid:
+                raise LogInUse(f"{self._path} is open in this process already")
+            _open_here[identity] = self._pid
+        self._identity = identity
+
+    # --- what a driver asks ------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self._path)
+
+    @property
+    def owner(self) -> str:
+        """Who appends through this store; "" for a reader."""
+        return self._locks.owner if self._locks else ""
+
+    @property
+    def salt(self) -> bytes:
+        """The log's secret."""
+        return self._salt
+
+    @property
+    def counters(self) -> Counters:
+        """Commits and syncs so far; one sync each, as WAL with synchronous=FULL makes them."""
+        return Counters(self._commits, self._syncs, self._upkeep_commits)
+
+    def append(self, entries: Sequence[Append]) -> list[Appended | Refused]:
+        """See `ports.Store.append`.
+
+        Until COMMIT is reached every failure is rolled back and harmless. A COMMIT that finds no room has synced
+        nothing: the ballast is released and the append made once more. Any other failure of COMMIT leaves its fate
+        unknown: the record may be there after a reopen, so the store refuses everything from then on (I8).
+        """
+        with self._lock:
+            connection = self._writable()
+            try:
+                replies = self._append(connection, entries)
+            except apsw.FullError:
+                replies = self._append_with_ballast(connection, entries)
+            begins = any(isinstance(entry.record, Pending | Dispatched) for entry in entries)
+            if self._frames >= (WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES):
+                self._upkeep(connection)
+            return replies
+
+    def _append(self, connection: apsw.Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+        replies: list[Appended | Refused] | None = None
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            replies = stage(_Rows(connection), entries, self._clock.now())
+            written = any(isinstance(reply, Appended) for reply in replies)
+            connection.execute("COMMIT" if written else "ROLLBACK")
+        except (apsw.FullError, AssertionError):
+            self._roll_back(connection)
+            raise
+        except apsw.BusyError as error:  # only BEGIN can meet it
+            self._roll_back(connection)
+            raise LogUnavailable(
+                f"{self._path} is busy; nothing was written", remedy=opening.busy_remedy(self._path, error)
+            ) from error
+        except apsw.Error as error:
+            raise self._poisoned(error) from error
+        except BaseException as signal:
+            # COMMIT raises its own errors: out of the transaction, after staging, it went through.
+            landed = replies is not None and not connection.in_transaction
+            self._roll_back(connection)
+            raise Interrupted(replies if landed else None, signal) from signal
+        self._commits += written
+        self._syncs += written
+        return replies
+
+    def _append_with_ballast(self, connection: apsw.Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+        (self._folder / "ballast").unlink(missing_ok=True)
+        try:
+            return self._append(connection, entries)
+        except apsw.FullError as error:
+            raise LogUnavailable(
+                f"no room on the disk of {self._path}; nothing was written", remedy="free some room and go on."
+            ) from error
+
+    def _roll_back(self, connection: apsw.Connection) -> None:
+        if connection.in_transaction:
+            with suppress(apsw.Error):  # the caller raises what made it roll back
+                connection.execute("ROLLBACK")
+
+    def _poisoned(self, error: apsw.Error) -> LogPoisoned:
+        """No retry: after a failed sync the kernel may call pages clean that it never wrote."""
+        self._poison = f"{type(error).__name__}: {error}"
+        if self._connection is not None:
+            self._roll_back(self._connection)
+        if self._locks:
+            self._locks.give_up_keeper()
+        self._observer.poisoned(self.name, self._poison)
+        return LogPoisoned(f"a commit of {self._path} failed, its fate is unknown: {self._poison}")
+
+    # --- upkeep: between commits, never inside one ---------------------------------------------------------------
+
+    def _count_frames(self, connection: apsw.Connection, database: str, frames: int) -> int:
+        del connection, database
+        self._frames = frames
+        return 0
+
+    def _upkeep(self, connection: apsw.Connection) -> None:
+        """The keeper restarts the WAL before it would grow; a reader's snapshot only postpones it."""
+        if self._locks is None or not self._locks.become_keeper():
+            return
+        try:
+            connection.set_busy_timeout(0)
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
+            connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'upkeep'")  # takes the header's sync
+        except apsw.BusyError:
+            connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
+        except apsw.FullError:
+            return  # nothing was lost; the next append meets it and says so
+        except apsw.Error as error:
+            self._poisoned(error)  # what was acknowledged stands; the next append is refused
+        else:
+            self._frames = 0
+            self._upkeep_commits += 1
+
+    # --- reads -----------------------------------------------------------------------------------------------------
+
+    def view(self, branch: str, step: str) -> View:
+        """See `ports.Store.view`."""
+        with self._lock:
+            connection = self._connected()
+            state = connection.execute(schema.BRANCH, (branch,)).get
+            operation = connection.execute(schema.NEWEST_OPERATION, (branch, step)).get
+            return View(
+                Branch() if state is None else codec.decode_branch(state),
+                None if operation is None else codec.decode_operation(operation),
+                self._clock.now(),
+            )
+
+    def branch_view(self, branch: str) -> BranchView:
+        """See `ports.Store.branch_view`. Both reads see one snapshot."""
+        with self._lock:
+            connection = self._connected()
+            connection.execute("SAVEPOINT view")
+            state = connection.execute(schema.BRANCH, (branch,)).get
+            row = Branch() if state is None else codec.decode_branch(state)
+            operations = tuple(operation for _, operation in self.operations(branch, open_only=True))
+            connection.execute("RELEASE view")
+            return BranchView(row, operations, self._lives(row.owner), self._clock.now())
+
+    def _lives(self, owner: str) -> bool:
+        holder = owner.partition(".")[0]
+        return self._locks.lives(holder) if self._locks else lives(self._folder, holder)
+
+    def record(self, seq: int) -> Stored | None:
+        """See `ports.Store.record`."""
+        with self._lock:
+            rows = self._rows(schema.EVENT, (seq,))
+            return _stored(rows[0]) if rows else None
+
+    def history(self, branch: str | None) -> Iterator[Stored]:
+        """See `ports.Store.history`. A branch is walked back along its chain, then read forwards."""
+        if branch is None:
+            yield from self._all_history()
+            return
+        with self._lock:
+            state = self._connected().execute(schema.BRANCH, (branch,)).get
+            seq = 0 if state is None else codec.decode_branch(state).head_seq
+            places: list[int] = []
+            while seq:
+                places.append(seq)
+                previous = self._connected().execute(schema.PREVIOUS_SEQ, (seq,)).get
+                if previous is None or previous >= seq:
+                    break  # a hole or an edit: `verify` says which
+                seq = previous
+        for place in reversed(places):
+            stored = self.record(place)
+            if stored is not None:
+                yield stored
+
+    def _all_history(self) -> Iterator[Stored]:
+        after = 0
+        while True:
+            with self._lock:
+                rows = self._rows(schema.EVENTS_AFTER, (after, _HISTORY_PAGE))
+            for row in rows:
+                yield _stored(row)
+            if len(rows) < _HISTORY_PAGE:
+                return
+            after = rows[-1][0]
+
+    def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
+        """See `ports.Store.branches`."""
+        with self._lock:
+            rows = self._rows(schema.UNFINISHED_BRANCHES if unfinished_only else schema.BRANCHES)
+        for branch, state in rows:
+            yield branch, codec.decode_branch(state)
+
+    def operations(self, branch: str | None, *, open_only: bool) -> Iterator[tuple[str, Operation]]:
+        """See `ports.Store.operations`."""
+        every, of_one = schema.OPEN if open_only else schema.ALL
+        query, values = (every, ()) if branch is None else (of_one, (branch,))
+        with self._lock:
+            rows = self._rows(query, values)
+        for of_branch, state in rows:
+            yield of_branch, codec.decode_operation(state)
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """See `ports.Store.close`."""
+        with self._lock:
+            if self._connection is not None and os.getpid() == self._pid:
+                self._connection.close()
+            self._connection = None
+            if self._locks is not None:
+                self._locks.release()
+            if self._identity is not None:
+                with _open_here_lock:
+                    _open_here.pop(self._identity, None)
+                self._identity = None
+
+    def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
+        return self._connected().execute(query, values).fetchall()
+
+    def _connected(self) -> apsw.Connection:
+        if os.getpid() != self._pid:
+            raise WrongProcess(f"{self._path} was opened in process {self._pid}, this is its child {os.getpid()}")
+        if self._connection is None:
+            raise LogClosed(f"{self._path} was closed")
+        return self._connection
+
+    def _writable(self) -> apsw.Connection:
+        connection = self._connected()
+        if self._locks is None:
+            raise LogUnavailable(f"{self._path} was opened for reading only")
+        if self._poison is not None:
+            raise LogPoisoned(f"an earlier commit of {self._path} failed, its fate is unknown: {self._poison}")
+        return connection
+
+
+def _stored(row: tuple[int, str, int, int, bytes | None, int | None, str, bytes | None, bytes]) -> Stored:
+    seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain = row
+    at = Instant(wall_ns, boot_id.hex() if boot_id else "", boot_ns or 0)
+    try:
+        return Stored(seq, branch, at, codec.decode_record(record), payload, previous_seq, chain)
+    except ValueError as error:
+        raise LogDamaged(f"record {seq} cannot be read: {error}") from error
