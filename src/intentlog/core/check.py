@@ -63,7 +63,7 @@ def check_branch(
 
 
 def _check_link(branch: str, folded: Branch, stored: Stored) -> list[Finding]:
-    findings = []
+    findings: list[Finding] = []
     if stored.previous_seq != folded.head_seq:
         findings.append(Finding(stored.seq, f"records are missing before it (after {folded.head_seq})"))
     body = codec.encode_record(stored.record)

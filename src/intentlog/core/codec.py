@@ -16,9 +16,10 @@ State     the folded branch and operation rows: MessagePack arrays of `state.Bra
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -80,7 +81,8 @@ def encode_value(value: object, bytes_max: int) -> bytes:
     try:
         encoded = msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic")
         if b"null" in encoded:  # how JSON writes a float that is not finite
-            _refuse_not_finite(msgspec.to_builtins(value, enc_hook=_encode_model))
+            plain: object = msgspec.to_builtins(value, enc_hook=_encode_model)
+            _refuse_not_finite(plain)
     except RecursionError:
         raise NotRecordable("it is cyclic, or nested too deeply") from None
     except (TypeError, ValueError, OverflowError, NotImplementedError, msgspec.MsgspecError) as error:
@@ -118,11 +120,13 @@ def _decode_model(of_type: Any, value: Any) -> Any:
 
 
 def _refuse_not_finite(value: object) -> None:
+    """Walk msgspec's builtins: scalars, lists, and objects with text keys."""
     if isinstance(value, float) and not isfinite(value):
         raise NotRecordable(f"a float that is not finite: {value}")
+    parts: Iterable[object] = ()
     if isinstance(value, dict):
-        for item in value.values():
-            _refuse_not_finite(item)
+        parts = cast("dict[str, object]", value).values()
     elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            _refuse_not_finite(item)
+        parts = cast("list[object]", value)
+    for part in parts:
+        _refuse_not_finite(part)

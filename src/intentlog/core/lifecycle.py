@@ -244,10 +244,10 @@ def _replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
         raise OutcomeUnavailable("it is done, but its value was not recorded", intent_id=intent)
     try:
         value = plan.decode(payload)
-    except ValueError as error:
+    except ValueError as unfit:
         raise OutcomeUnavailable(
-            f"it is done, but its recorded value does not fit the tool's type: {error}", intent_id=intent
-        ) from error
+            f"it is done, but its recorded value does not fit the tool's type: {unfit}", intent_id=intent
+        ) from unfit
     return Outcome(value, replayed=True, intent_id=intent, request_id=operation.request_id)
 
 

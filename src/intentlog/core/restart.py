@@ -90,9 +90,10 @@ def recover_branch(branch: str, present: Present, grace_ns: int) -> Script[list[
     if view.busy:
         return []
     yield from _fence(branch, view)
-    concluded = []
+    concluded: list[Classification] = []
     for one in (yield from _classify_open(branch, present)):
-        concluded.append((yield from _probed(one, present, grace_ns)))  # noqa: PERF401 - comprehensions cannot yield
+        probed = yield from _probed(one, present, grace_ns)
+        concluded.append(probed)
     return concluded
 
 
@@ -147,7 +148,7 @@ def _fence(branch: str, view: BranchView) -> Script[None]:
 def _classify_open(branch: str, present: Present) -> Script[list[Classification]]:
     """Read every open intent of fenced attempts, and append what is concluded of each, once."""
     view: BranchView = yield LoadBranch(branch)
-    concluded = []
+    concluded: list[Classification] = []
     for before in view.operations:
         operation = before
         for intent in before.intents:

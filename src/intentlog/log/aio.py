@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
-from intentlog.core.restart import Classification
+from intentlog.core.restart import Classification, Opened
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
@@ -44,7 +44,7 @@ class AsyncLog:
 
     def attempt(self, branch: str, *, wait: timedelta | None = None) -> AsyncAttempt:
         """The next attempt at a branch, to be used in `async with`. See `Log.attempt`."""
-        return AsyncAttempt(self, check_name("branch", branch, slash=True), wait)
+        return AsyncAttempt(self._engine, self._driver, check_name("branch", branch, slash=True), wait)
 
     async def run(
         self, branch: str, work: Callable[[AsyncAttempt], Awaitable[R]], *, wait: timedelta | None = None
@@ -132,8 +132,9 @@ class AsyncLog:
 class AsyncAttempt:
     """One try at a branch. Use `AsyncLog.attempt` in `async with`. For any number of tasks while it is open."""
 
-    def __init__(self, log: AsyncLog, branch: str, wait: timedelta | None) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, driver: AioDriver, branch: str, wait: timedelta | None) -> None:
+        self._engine = engine
+        self._driver = driver
         self._branch = branch
         self._wait_s = wait.total_seconds() if wait else 0.0
         self._opened: AttemptState | None = None
@@ -160,12 +161,12 @@ class AsyncAttempt:
 
     def step(self, name: str) -> AsyncStep:
         """Name the step of the next call: `await attempt.step("refund-1").call(refund, ...)`."""
-        return AsyncStep(self, name)
+        return AsyncStep(self._perform, name)
 
     async def _perform(
         self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Outcome[Any]:
-        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        engine, driver = self._engine, self._driver
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=True)
         lock = self._locks.setdefault(prepared.step, asyncio.Lock())
         try:
@@ -182,29 +183,38 @@ class AsyncAttempt:
         return self._opened
 
     async def __aenter__(self) -> Self:
-        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
         if self._opened is not None:
             raise LogClosed("an attempt is entered once; ask the log for another")
         deadline_s = time.monotonic() + self._wait_s
-        while True:
-            owner = engine.new_owner()
-            try:
-                opened = await driver.run(engine.opening(self._branch, owner))
-            except BaseException as error:
-                engine.let_go(owner)
-                if not isinstance(error, BranchBusy) or time.monotonic() >= deadline_s:
-                    raise
-                await asyncio.sleep(BUSY_POLL_S)
-            else:
-                break
+        owner, opened = await self._try()
+        while opened is None:
+            if time.monotonic() >= deadline_s:
+                raise BranchBusy(f"branch {self._branch!r} is held by a living owner")
+            await asyncio.sleep(BUSY_POLL_S)
+            owner, opened = await self._try()
         self.classifications = opened.classifications
         self._opened = AttemptState(self._branch, owner, opened.attempt)
         return self
 
+    async def _try(self) -> tuple[str, Opened | None]:
+        """Try once to open the attempt; None where the branch is busy and there is time to wait."""
+        engine, driver = self._engine, self._driver
+        owner = engine.new_owner()
+        try:
+            return owner, await driver.run(engine.opening(self._branch, owner))
+        except BranchBusy:
+            engine.let_go(owner)
+            if self._wait_s <= 0:
+                raise
+            return owner, None
+        except BaseException:
+            engine.let_go(owner)
+            raise
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        engine, driver = self._engine, self._driver
         state = self._state
         try:
             await driver.run(engine.closing(state, error))
@@ -218,15 +228,17 @@ class AsyncAttempt:
 class AsyncStep:
     """A named step of an attempt."""
 
-    def __init__(self, attempt: AsyncAttempt, name: str) -> None:
-        self._attempt = attempt
+    def __init__(
+        self, perform: Callable[[AnyTool, str, tuple[Any, ...], dict[str, Any]], Awaitable[Outcome[Any]]], name: str
+    ) -> None:
+        self._perform = perform
         self._name = name
 
     async def call(self, tool: Tool[P, R] | AsyncTool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `AsyncAttempt.call`."""
-        value: R = (await self._attempt._perform(tool, self._name, args, kwargs)).value  # noqa: SLF001 - its own half
+        value: R = (await self._perform(tool, self._name, args, kwargs)).value
         return value
 
     async def perform(self, tool: Tool[P, R] | AsyncTool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         """See `AsyncAttempt.perform`."""
-        return await self._attempt._perform(tool, self._name, args, kwargs)  # noqa: SLF001 - its own half
+        return await self._perform(tool, self._name, args, kwargs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from string import Formatter
@@ -46,7 +45,7 @@ class _Vault:
             functions[handle] = function
 
         def call(handle: AnyTool, permission: actions.Call, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(permission, actions.Call):
+            if type(permission) is not actions.Call:
                 raise UnguardedCall(f"{handle.name} was reached without a permission")
             return functions[handle](*args, **kwargs)
 
@@ -95,6 +94,7 @@ class AnyTool:
 
     def __init_subclass__(cls, *, sealed: bool = True) -> None:
         """Refuse subclasses: one could open another door to the function."""
+        super().__init_subclass__()
         if sealed:
             raise UnguardedCall("a tool cannot be subclassed")
 
@@ -275,7 +275,11 @@ def tool(  # noqa: PLR0913 - a declaration names what it declares
     options = Options(effect, name, step, rejects, not_sent, time_limit, retry, durability)
     if function is not None:
         return _declare(function, _scope(2), options)
-    return lambda given: _declare(given, _scope(2), options)
+
+    def decorate(given: Callable[..., Any]) -> AnyTool:
+        return _declare(given, _scope(2), options)
+
+    return decorate
 
 
 def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Options) -> AnyTool:
@@ -283,8 +287,9 @@ def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Optio
         raise ToolMisdefined(f"{function!r} is not a function defined with def")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolMisdefined(f"{function.__name__} is a generator; a tool returns one value")
-    kind = AsyncTool if inspect.iscoroutinefunction(function) else Tool
-    return kind(function, scope, options)
+    if inspect.iscoroutinefunction(function):
+        return AsyncTool[..., Any](function, scope, options)
+    return Tool[..., Any](function, scope, options)
 
 
 def known_tool(name: str) -> AnyTool | None:
@@ -311,7 +316,10 @@ def _as_tuple(errors: Errors) -> tuple[type[Exception], ...]:
 
 def _scope(depth: int) -> dict[str, Any]:
     """The names visible where a tool is being defined, so that annotations may use local types."""
-    return sys._getframe(depth).f_locals  # noqa: SLF001 - the documented way to a caller's names
+    frame = inspect.currentframe()
+    while frame is not None and depth:
+        frame, depth = frame.f_back, depth - 1
+    return frame.f_locals if frame else {}
 
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Condition
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -139,9 +140,9 @@ class Engine:
             arguments=bound.encoded,
             digest=bound.digest,
             kind_of=usable.kind_of,
-            describe=lambda error: describe(error, bound.secrets),
-            encode=lambda value: codec.encode_value(value, self.settings.result_bytes_max),
-            decode=lambda payload: codec.decode_value(payload, usable.signature.returns),
+            describe=partial(describe, secrets=bound.secrets),
+            encode=partial(codec.encode_value, bytes_max=self.settings.result_bytes_max),
+            decode=partial(codec.decode_value, of_type=usable.signature.returns),
             retry_times=usable.retry.times if usable.retry else 0,
             retry_backoff_ns=nanoseconds(usable.retry.backoff) if usable.retry else 0,
             read_durability=usable.durability,
@@ -217,19 +218,17 @@ class Engine:
         grace_ns = 0 if self.store.death_is_certain else nanoseconds(self.settings.dispatch_grace)
         return restart.recover_branch(branch, _present, grace_ns)
 
-    def resolving(
-        self, intent_id: str, answer: Applied[Any] | NotApplied, by: str, why: str, expect_seq: int | None
-    ) -> Script[None]:
+    def resolving(self, intent_id: str, answer: object, by: str, why: str, expect_seq: int | None) -> Script[None]:
         """The script that records a decision about an intent in doubt."""
         if not isinstance(answer, Applied | NotApplied):
             raise ToolMisdefined(f"an intent is resolved as Applied(value) or NotApplied(), not {answer!r}")
         for name, text in (("by", by), ("why", why)):
             if not text.strip():
                 raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log")
-        payload = None
-        if isinstance(answer, Applied) and answer.value is not None:
+        payload, value = None, cast("Applied[object]", answer).value if isinstance(answer, Applied) else None
+        if value is not None:
             try:
-                payload = codec.encode_value(answer.value, self.settings.result_bytes_max)
+                payload = codec.encode_value(value, self.settings.result_bytes_max)
             except codec.NotRecordable as error:
                 raise ArgumentsNotRecordable(f"the value cannot be recorded: {error}") from error
         settlement = Settlement.APPLIED if isinstance(answer, Applied) else Settlement.NOT_APPLIED
@@ -274,7 +273,7 @@ class Engine:
     def unfinished(self) -> list[Unfinished]:
         """The branches that a supervisor should run again."""
         self.duty.flush()
-        found = []
+        found: list[Unfinished] = []
         for branch, row in self.store.branches(unfinished_only=True):
             view = self.duty.branch_view(branch)
             doubtful = any(operation.open_dispatches for operation in view.operations)

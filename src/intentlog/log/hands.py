@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 from intentlog.core import actions, codec
 from intentlog.core.actions import IntentId
@@ -72,9 +72,10 @@ class ToolHands:
 
     def _found(self, answer: object) -> Found:
         match answer:
-            case Applied(value):
+            case Applied():
+                found = cast("Applied[object]", answer)
                 try:
-                    return Found(Answer.APPLIED, codec.encode_value(value, self._bytes_max))
+                    return Found(Answer.APPLIED, codec.encode_value(found.value, self._bytes_max))
                 except codec.NotRecordable as error:
                     return Found(Answer.APPLIED, None, describe(error, self._secrets))
             case NotApplied():

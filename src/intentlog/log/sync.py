@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
-from intentlog.core.restart import Classification
+from intentlog.core.restart import Classification, Opened
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
@@ -60,7 +60,7 @@ class Log:
             branch: one line of execution: 1 to 255 printable characters.
             wait: how long to wait for a branch that a living owner holds; not at all by default.
         """
-        return Attempt(self, check_name("branch", branch, slash=True), wait)
+        return Attempt(self._engine, self._driver, check_name("branch", branch, slash=True), wait)
 
     def run(self, branch: str, work: Callable[[Attempt], R], *, wait: timedelta | None = None) -> R:
         """Open an attempt, run `work(attempt)` in it, close it, and return what `work` returned."""
@@ -141,8 +141,9 @@ class Log:
 class Attempt:
     """One try at a branch. Use `Log.attempt` in a `with` statement. Safe from any number of threads."""
 
-    def __init__(self, log: Log, branch: str, wait: timedelta | None) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, driver: SyncDriver, branch: str, wait: timedelta | None) -> None:
+        self._engine = engine
+        self._driver = driver
         self._branch = branch
         self._wait_s = wait.total_seconds() if wait else 0.0
         self._opened: AttemptState | None = None
@@ -176,10 +177,10 @@ class Attempt:
 
     def step(self, name: str) -> Step:
         """Name the step of the next call: `attempt.step("refund-1").call(refund, ...)`."""
-        return Step(self, name)
+        return Step(self._perform, name)
 
     def _perform(self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
-        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        engine, driver = self._engine, self._driver
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=False)
         with self._lock_of(prepared.step):
             return driver.run(prepared.script, prepared.hands)
@@ -196,29 +197,38 @@ class Attempt:
         return self._opened
 
     def __enter__(self) -> Self:
-        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
         if self._opened is not None:
             raise LogClosed("an attempt is entered once; ask the log for another")
         deadline_s = time.monotonic() + self._wait_s
-        while True:
-            owner = engine.new_owner()
-            try:
-                opened = driver.run(engine.opening(self._branch, owner))
-            except BaseException as error:
-                engine.let_go(owner)
-                if not isinstance(error, BranchBusy) or time.monotonic() >= deadline_s:
-                    raise
-                time.sleep(BUSY_POLL_S)
-            else:
-                break
+        owner, opened = self._try()
+        while opened is None:
+            if time.monotonic() >= deadline_s:
+                raise BranchBusy(f"branch {self._branch!r} is held by a living owner")
+            time.sleep(BUSY_POLL_S)
+            owner, opened = self._try()
         self.classifications = opened.classifications
         self._opened = AttemptState(self._branch, owner, opened.attempt)
         return self
 
+    def _try(self) -> tuple[str, Opened | None]:
+        """Try once to open the attempt; None where the branch is busy and there is time to wait."""
+        engine, driver = self._engine, self._driver
+        owner = engine.new_owner()
+        try:
+            return owner, driver.run(engine.opening(self._branch, owner))
+        except BranchBusy:
+            engine.let_go(owner)
+            if self._wait_s <= 0:
+                raise
+            return owner, None
+        except BaseException:
+            engine.let_go(owner)
+            raise
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine, driver = self._log._engine, self._log._driver  # noqa: SLF001 - two halves of one thing
+        engine, driver = self._engine, self._driver
         state = self._state
         try:
             driver.run(engine.closing(state, error))
@@ -232,15 +242,17 @@ class Attempt:
 class Step:
     """A named step of an attempt."""
 
-    def __init__(self, attempt: Attempt, name: str) -> None:
-        self._attempt = attempt
+    def __init__(
+        self, perform: Callable[[AnyTool, str, tuple[Any, ...], dict[str, Any]], Outcome[Any]], name: str
+    ) -> None:
+        self._perform = perform
         self._name = name
 
     def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Attempt.call`."""
-        value: R = self._attempt._perform(tool, self._name, args, kwargs).value  # noqa: SLF001 - its own half
+        value: R = self._perform(tool, self._name, args, kwargs).value
         return value
 
     def perform(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         """See `Attempt.perform`."""
-        return self._attempt._perform(tool, self._name, args, kwargs)  # noqa: SLF001 - its own half
+        return self._perform(tool, self._name, args, kwargs)

@@ -19,6 +19,8 @@ import apsw
 from intentlog.core.codec import APPLICATION_ID, FORMAT_VERSION
 from intentlog.errors import FormatTooNew, LogDamaged, LogUnavailable
 from intentlog.store import schema
+from intentlog.store.connection import Connection
+from intentlog.store.connection import connection as open_connection
 
 BUSY_LIMIT_MS = 10_000
 WAL_BYTES = 4 * 1024 * 1024  # about 1,000 frames; written zeros, since a growing file doubles a commit's cost
@@ -87,7 +89,7 @@ def create_file(path: Path) -> None:
         return
 
 
-def connect(path: Path, *, reader: bool, vfs: str | None) -> apsw.Connection:
+def connect(path: Path, *, reader: bool, vfs: str | None) -> Connection:
     """A connection with every setting that the log relies on, read back.
 
     Raises:
@@ -96,7 +98,7 @@ def connect(path: Path, *, reader: bool, vfs: str | None) -> apsw.Connection:
     """
     flags = apsw.SQLITE_OPEN_READONLY if reader else apsw.SQLITE_OPEN_READWRITE
     try:
-        connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+        connection = open_connection(path, flags, vfs)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_timeout(BUSY_LIMIT_MS)
         if not reader:
@@ -142,7 +144,7 @@ def holding_processes(path: Path) -> list[int]:
         output = subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603 - fixed
         return [int(pid) for pid in output.split() if int(pid) != os.getpid()]
     target = path.stat()
-    holders = set()
+    holders: set[int] = set()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             found = descriptor.stat()
@@ -153,7 +155,7 @@ def holding_processes(path: Path) -> list[int]:
     return sorted(holders - {os.getpid()})
 
 
-def check_format(connection: apsw.Connection, path: Path) -> bool:
+def check_format(connection: Connection, path: Path) -> bool:
     """Whether the file is a log already; False for an empty one.
 
     Raises:
@@ -174,7 +176,7 @@ def check_format(connection: apsw.Connection, path: Path) -> bool:
     return True
 
 
-def create_tables(connection: apsw.Connection) -> None:
+def create_tables(connection: Connection) -> None:
     """Make an empty file a log, in one transaction; another process may have been faster."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -189,7 +191,7 @@ def create_tables(connection: apsw.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def take_over_wal(connection: apsw.Connection, path: Path, wal_bytes: int) -> None:
+def take_over_wal(connection: Connection, path: Path, wal_bytes: int) -> None:
     """The keeper's duty before the first acknowledgement: complete a checkpoint, then grow the WAL.
 
     Without the checkpoint a failed sync before a restart can leave a hole in the WAL that the page cache hides;

@@ -18,6 +18,7 @@ from intentlog.core.state import Branch, Operation
 from intentlog.errors import LogClosed, LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening, schema
+from intentlog.store.connection import Connection
 from intentlog.store.locks import Locks, lives
 from intentlog.store.staging import stage
 
@@ -31,7 +32,7 @@ _open_here_lock = RLock()
 class _Rows:
     """The tables, inside a write transaction."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._execute = connection.execute
 
     def next_seq(self) -> int:
@@ -89,7 +90,7 @@ class SqliteStore:
         self._commits = self._syncs = self._upkeep_commits = 0
         self._frames = 0
         self._locks: Locks | None = None
-        self._connection: apsw.Connection | None = None
+        self._connection: Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._folder = path.with_name(path.name + ".d")
         opening.check_place(path, create=not reader)
@@ -183,7 +184,7 @@ class SqliteStore:
                 self._upkeep(connection)
             return replies
 
-    def _append(self, connection: apsw.Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+    def _append(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
         replies: list[Appended | Refused] | None = None
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -209,7 +210,7 @@ class SqliteStore:
         self._syncs += written
         return replies
 
-    def _append_with_ballast(self, connection: apsw.Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+    def _append_with_ballast(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
         (self._folder / "ballast").unlink(missing_ok=True)
         try:
             return self._append(connection, entries)
@@ -218,7 +219,7 @@ class SqliteStore:
                 f"no room on the disk of {self._path}; nothing was written", remedy="free some room and go on."
             ) from error
 
-    def _roll_back(self, connection: apsw.Connection) -> None:
+    def _roll_back(self, connection: Connection) -> None:
         if connection.in_transaction:
             with suppress(apsw.Error):  # the caller raises what made it roll back
                 connection.execute("ROLLBACK")
@@ -235,12 +236,12 @@ class SqliteStore:
 
     # --- upkeep: between commits, never inside one ---------------------------------------------------------------
 
-    def _count_frames(self, connection: apsw.Connection, database: str, frames: int) -> int:
+    def _count_frames(self, connection: object, database: str, frames: int) -> int:
         del connection, database
         self._frames = frames
         return 0
 
-    def _upkeep(self, connection: apsw.Connection) -> None:
+    def _upkeep(self, connection: Connection) -> None:
         """The keeper restarts the WAL before it would grow; a reader's snapshot only postpones it."""
         if self._locks is None or not self._locks.become_keeper():
             return
@@ -359,14 +360,14 @@ class SqliteStore:
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
         return self._connected().execute(query, values).fetchall()
 
-    def _connected(self) -> apsw.Connection:
+    def _connected(self) -> Connection:
         if os.getpid() != self._pid:
             raise WrongProcess(f"{self._path} was opened in process {self._pid}, this is its child {os.getpid()}")
         if self._connection is None:
             raise LogClosed(f"{self._path} was closed")
         return self._connection
 
-    def _writable(self) -> apsw.Connection:
+    def _writable(self) -> Connection:
         connection = self._connected()
         if self._locks is None:
             raise LogUnavailable(f"{self._path} was opened for reading only")

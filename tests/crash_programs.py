@@ -1,0 +1,204 @@
+"""What the crash tests run in child processes, and kill.
+
+Children are forked from a server that has the library imported and no log open, so that a kill costs milliseconds and
+is still the SIGKILL of a real process that opened the log itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from intentlog import (
+    IDEMPOTENT,
+    KEYED,
+    QUERYABLE,
+    READ,
+    UNSAFE,
+    Applied,
+    AsyncLog,
+    Call,
+    Durability,
+    InDoubt,
+    Log,
+    NotApplied,
+    NotSent,
+    Rejected,
+    Suspended,
+    failpoints,
+    tool,
+)
+from intentlog.core import machine
+from intentlog.core.actions import Append, Appended, Load, View
+from intentlog.core.records import Dispatched
+from intentlog.crash import NotKilled, Witness
+from intentlog.log.declare import AnyTool
+from intentlog.run.duty import Duty
+
+CLASSES = {
+    "READ": READ,
+    "IDEMPOTENT": IDEMPOTENT,
+    "KEYED": KEYED(window=timedelta(hours=24)),
+    "QUERYABLE": QUERYABLE(settle=timedelta(0)),
+    "UNSAFE": UNSAFE,
+}
+SOON = timedelta(milliseconds=10)  # a time limit that lets a probe's "not applied" count at once
+BRANCH = "order-1042"
+
+
+def effect_tool(kind: str, witness: Witness, ending: str, *, is_async: bool) -> AnyTool:
+    """A tool of a class that tells the witness `request_id dispatch_no` and then ends as it is told.
+
+    A KEYED one stands for a receiver that honours the key: it tells the witness once for each key.
+    """
+
+    def happen(call: Call) -> str:
+        if ending in ("not_sent", "rejected", "suspended"):
+            raise {"not_sent": NotSent, "rejected": Rejected, "suspended": Suspended}[ending](f"was {ending}")
+        known = any(line.startswith(call.request_id) for line in witness.lines())
+        if not (kind == "KEYED" and known):
+            witness.record(f"{call.request_id} {call.dispatch_no}")
+        if ending == "ambiguous":
+            msg = "the answer was lost"
+            raise TimeoutError(msg)
+        return "receipt"
+
+    def plain(call: Call, amount: int) -> str:
+        del amount
+        return happen(call)
+
+    async def waiting(call: Call, amount: int) -> str:
+        del amount
+        await asyncio.sleep(0)
+        return happen(call)
+
+    def found(call: Call, amount: int) -> Applied[str] | NotApplied:
+        del amount
+        return Applied("receipt") if any(line.startswith(call.request_id) for line in witness.lines()) else NotApplied()
+
+    durability = Durability.IMMEDIATE
+    declared: Any = tool(effect=CLASSES[kind], name="effect", time_limit=SOON, durability=durability)
+    handle = declared(waiting if is_async else plain)
+    if kind == "QUERYABLE":
+        handle.probe(found)
+    return handle
+
+
+def run_effect(folder: str, kind: str, mode: str, ending: str = "returned") -> None:
+    """Open the log, make one guarded effect in one attempt, close everything."""
+    witness = Witness(Path(folder, "witness"))
+    handle: Any = effect_tool(kind, witness, ending, is_async=mode == "asyncio")
+    expected = (InDoubt, NotSent, Rejected, Suspended, TimeoutError)
+    if mode == "sync":
+        try:
+            with Log.open(Path(folder, "log.db")) as log, log.attempt(BRANCH) as attempt:
+                attempt.call(handle, 1999)
+        except expected:
+            return
+        return
+
+    async def main() -> None:
+        try:
+            async with AsyncLog.open(Path(folder, "log.db")) as log, log.attempt(BRANCH) as attempt:
+                await attempt.call(handle, 1999)
+        except expected:
+            return
+
+    asyncio.run(main())
+
+
+def run_recover(folder: str, kind: str, mode: str) -> None:
+    """Recover the log, with the tool known, so that its probe answers."""
+    handle = effect_tool(kind, Witness(Path(folder, "witness")), "returned", is_async=mode == "asyncio")
+    if mode == "sync":
+        with Log.open(Path(folder, "log.db")) as log:
+            log.recover()
+    else:
+
+        async def main() -> None:
+            async with AsyncLog.open(Path(folder, "log.db")) as log:
+                await log.recover()
+
+        asyncio.run(main())
+    del handle
+
+
+def run_resolve(folder: str, kind: str, mode: str) -> None:
+    """Decide every intent in doubt as the witness has it."""
+    del kind, mode
+    witness = Witness(Path(folder, "witness"))
+    with Log.open(Path(folder, "log.db")) as log:
+        for intent in log.open_intents():
+            if intent.in_doubt:
+                answer: Applied[str] | NotApplied = Applied("receipt") if witness.lines() else NotApplied()
+                log.resolve(intent.intent_id, answer, by="test", why="the witness", expect_seq=intent.seq)
+
+
+def two_records_only() -> None:
+    """The control: a protocol without Dispatched. It goes on as if it had been written."""
+    whole = Duty.append
+
+    def append(self: Duty, entry: Append) -> Any:  # noqa: ANN401 - the duty's own replies
+        if not isinstance(entry.record, Dispatched):
+            return whole(self, entry)
+        failpoints.reached("before_dispatched")
+        view: View = self.do(Load(entry.branch, entry.record.step))
+        change = machine.apply(view.branch, view.operation, entry.record, 0, view.now)
+        assert isinstance(change, machine.Change)
+        failpoints.reached("after_dispatched")
+        return Appended(0, View(change.branch, change.operations[0], view.now))
+
+    Duty.append = append  # type: ignore[method-assign] # a control, in a child process
+
+
+def trace_to(path: str) -> None:
+    """Write down every point that is reached, in order, in place of dying at one."""
+
+    def reached(name: str) -> None:
+        with Path(path).open("a", encoding="utf-8") as trace:
+            trace.write(f"{name}\n")
+
+    failpoints.reached = reached  # type: ignore[assignment] # in a child process
+
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["crash_programs"])
+
+
+def in_child(program: Callable[..., None], *arguments: object, crash_at: str | None = None, **setup: Any) -> int:
+    """Run a program in a child process to its end; killed at `crash_at`, if that is given.
+
+    Raises:
+        NotKilled: it was to die at a point, and ended in another way; or it failed.
+    """
+    child = _context.Process(target=_child, args=(program, arguments, crash_at, setup))
+    child.start()
+    child.join(60)
+    code = child.exitcode
+    if code is None:
+        child.kill()
+        child.join()
+    if code != (-signal.SIGKILL if crash_at else 0):
+        msg = f"{program.__name__}{arguments} ended with {code}, killed at {crash_at}?"
+        raise NotKilled(msg)
+    return code
+
+
+def _child(
+    program: Callable[..., None], arguments: tuple[object, ...], crash_at: str | None, setup: dict[str, Any]
+) -> None:
+    for name in ("INTENTLOG_CRASH_AT", "INTENTLOG_TEST_HOOKS"):
+        os.environ.pop(name, None)
+    if crash_at:
+        os.environ.update(INTENTLOG_TEST_HOOKS="1", INTENTLOG_CRASH_AT=crash_at)
+    if setup.get("two_records"):
+        two_records_only()
+    if setup.get("trace"):
+        trace_to(setup["trace"])
+    program(*arguments)
