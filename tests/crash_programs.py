@@ -169,6 +169,8 @@ def trace_to(path: str) -> None:
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["crash_programs"])
+# The server of Python 3.11 ignores the search path that it is given, and would import everything in every child.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def in_child(program: Callable[..., None], *arguments: object, crash_at: str | None = None, **setup: Any) -> int:

@@ -39,12 +39,13 @@ class Signature:
     Args:
         function: the function.
         scope: names visible where it was defined, for its annotations.
+        records_result: whether what it returns will have to be read back from the log.
 
     Raises:
         ToolMisdefined: an annotation cannot be resolved, or a type cannot be recorded.
     """
 
-    def __init__(self, function: Callable[..., Any], scope: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], scope: Mapping[str, Any], *, records_result: bool = True) -> None:
         name = function.__name__
         try:
             hints = get_type_hints(function, localns=dict(scope), include_extras=True)
@@ -60,7 +61,8 @@ class Signature:
         self.secret = frozenset(n for n, h in self.hints.items() if _marked(h, SecretMark))
         self.volatile = frozenset(n for n, h in self.hints.items() if _marked(h, VolatileMark))
         self.returns = hints.get("return", Any)
-        self._decoder_check(name)
+        if records_result:
+            self._decoder_check(name)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], bytes_max: int) -> Bound:
         """Hold arguments against the signature and write them down. Nothing is recorded by this.

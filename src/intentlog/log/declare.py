@@ -145,7 +145,7 @@ class AnyTool:
             )
         if inspect.iscoroutinefunction(function) and not self.is_async:
             raise ToolMisdefined(f"{self.name}: the probe of a plain tool must be plain")
-        takes_call = Signature(function, scope).takes_call
+        takes_call = Signature(function, scope, records_result=False).takes_call
         self.prober = Prober(function, takes_call=takes_call)
 
     def _check(self) -> None:

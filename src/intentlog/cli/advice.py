@@ -1,0 +1,100 @@
+"""What a person should do next about an intent, with the command to run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import NamedTuple
+
+from intentlog.core.actions import IntentId
+from intentlog.core.effects import EffectKind
+from intentlog.core.records import IntentState, Resolution
+from intentlog.core.restart import Classification
+from intentlog.log.values import OpenIntent
+
+UNANSWERED = frozenset({Resolution.ASK_PERSON, Resolution.PROBE})  # after a recovery: still in doubt
+
+_DECIDE = "it may have been sent; find out outside whether it landed, then record which"
+_AGAIN = "run the program again: "
+
+
+class Advice(NamedTuple):
+    """What to do, in words, and the commands for it."""
+
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+def of_open(log: str, intent: OpenIntent) -> Advice:
+    """What to do about an open intent, before a recovery has looked at it."""
+    if intent.in_doubt:
+        match EffectKind(intent.effect):
+            case EffectKind.UNSAFE:
+                return _decide(log, intent.intent_id, intent.seq)
+            case EffectKind.QUERYABLE:
+                return Advice("let its tool's probe find out", (_recover(log),))
+            case EffectKind.KEYED:
+                text = (
+                    _AGAIN
+                    + "it repeats the call while the receiver remembers its key; `recover` says whether it still does"
+                )
+                return Advice(text, (_recover(log),))
+            case EffectKind.IDEMPOTENT | EffectKind.READ:
+                return Advice(_AGAIN + "it repeats the call, which is harmless")
+    if intent.state == IntentState.PENDING:
+        return Advice("not sent; the program calls it when it goes on")
+    return Advice("being called now; wait for its owner")
+
+
+def of_classified(log: str, found: Classification) -> Advice:
+    """What to do about an intent after a recovery has looked at it."""
+    match found.resolution:
+        case Resolution.RETRY:
+            return Advice(_AGAIN + "the effect did not happen, and is called")
+        case Resolution.RECALL:
+            return Advice(_AGAIN + "it repeats the call, which its class makes harmless")
+        case Resolution.PROBE:
+            text = "import the module of its tool, so that its probe can find out; if it was asked, ask again later"
+            return Advice(text, (_recover(log),))
+        case Resolution.ASK_PERSON:
+            return _decide(log, found.intent_id, found.seq)
+        case Resolution.REPLAY:
+            return Advice("done: a program that runs again gets its outcome from the log")
+
+
+def of_contradiction(log: str, intent_id: IntentId) -> Advice:
+    """What to do where a late outcome says other than what was settled."""
+    text = "a late outcome says other than what was settled, and both stand in the log: read them, and mend it outside"
+    return Advice(text, (command("show", log, intent_id.branch),))
+
+
+def command(name: str, *places: str, options: str = "") -> str:
+    """A command line that a shell reads as it is meant, whatever characters the places hold."""
+    quoted = [_quoted(place) for place in places]
+    if any(place.startswith("-") for place in places):
+        return " ".join(filter(None, ["intentlog", name, options, "--", *quoted]))
+    return " ".join(filter(None, ["intentlog", name, *quoted, options]))
+
+
+def _decide(log: str, intent_id: str, seq: int) -> Advice:
+    return Advice(
+        _DECIDE,
+        tuple(
+            command("resolve", log, intent_id, options=f"{flag} --by NAME --why TEXT --expect-seq {seq}")
+            for flag in ("--landed", "--not-landed")
+        ),
+    )
+
+
+def _recover(log: str) -> str:
+    return command("recover", log, options="--import MODULE")
+
+
+def _quoted(text: str) -> str:
+    """One word of a shell; what cannot be printed in the escapes of bash and zsh."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = "".join(
+        c if c.isprintable() and c not in "'\\" else "".join(f"\\x{byte:02x}" for byte in c.encode(errors="replace"))
+        for c in text
+    )
+    return f"$'{escaped}'"

@@ -1,0 +1,199 @@
+"""The commands. Each returns its exit code; what it raises, `intentlog.cli.main` reports."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from intentlog.cli import advice, render, report
+from intentlog.cli.arguments import (
+    URL_VARIABLE,
+    AsJson,
+    LogArgument,
+    UnknownBranch,
+    Usage,
+    check_is_log,
+    check_text,
+    import_modules,
+    outcome_of,
+    place_and,
+    place_of,
+    stdout_kept_clean,
+)
+from intentlog.core.actions import IntentId
+from intentlog.core.records import Settled
+from intentlog.log.engine import parse_intent
+from intentlog.log.sync import Log
+from intentlog.log.values import Applied, NotApplied
+
+FINE, ERROR, USAGE, IN_DOUBT, DAMAGED = range(5)
+EXIT_CODES = "0 fine, 1 error, 2 usage, 3 intents in doubt or outcomes that contradict, 4 damage found"
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # help is plain text: `[LOG]` is no markup
+    help="A write-ahead log of intents: after any crash, know of each external effect whether it was never sent, "
+    "may have been sent, or is done.",
+    epilog=f"LOG is a path or URL, by default ${URL_VARIABLE}. Exit codes: {EXIT_CODES}.",
+)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes it so
+    if wanted:
+        typer.echo(f"intentlog {version('intentlog')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _without_command(
+    context: typer.Context,
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(USAGE)
+
+
+@app.command(epilog="Example: intentlog demo --keep demo-logs")
+def demo(
+    keep: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep the demonstration's files there.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Make the same choices as an earlier run.")] = None,
+) -> int:
+    """Kill a program between an effect and its record, and see what its log knows afterwards."""
+    from intentlog.cli.demo import run_demo
+
+    return run_demo(keep, seed, render.console())
+
+
+@app.command(epilog="Example: intentlog status orders.db")
+def status(log: LogArgument = None, *, as_json: AsJson = False) -> int:
+    """Print what is open, what is in doubt, and what to do next.
+
+    Exits with 3 if anything is in doubt, or outcomes contradict.
+    """
+    place = place_of(log)
+    with Log.open(place, read_only=True) as opened:
+        intents, contradictions, unfinished = opened.open_intents(), opened.contradictions(), opened.unfinished()
+    todo = [(one.intent_id, advice.of_open(place, one)) for one in intents]
+    todo += [(one, advice.of_contradiction(place, one)) for one in contradictions]
+    if as_json:
+        render.print_json({"open_intents": intents, "contradictions": contradictions, "unfinished": unfinished})
+    else:
+        report.status(intents, contradictions, unfinished, todo)
+    return IN_DOUBT if contradictions or any(one.in_doubt for one in intents) else FINE
+
+
+@app.command(epilog="Example: intentlog show orders.db order-1042")
+def show(
+    log: LogArgument = None,
+    branch: Annotated[str | None, typer.Argument(metavar="BRANCH", help="The branch.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> int:
+    """Print the history of a branch: every record, oldest first, with arguments and values."""
+    place, name = place_and(log, branch, "BRANCH")
+    with Log.open(place, read_only=True) as opened:
+        entries = list(opened.history(name))
+    if not entries:
+        raise UnknownBranch(f"the log has no branch {name!r}")
+    if as_json:
+        render.print_json(entries)
+    else:
+        report.branch(name, entries)
+    return FINE
+
+
+@app.command(epilog="Example: intentlog recover orders.db --import shop.tools")
+def recover(
+    log: LogArgument = None,
+    *,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import it, so that the probes of its tools can answer."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Classify what dead owners left open, and let probes answer. Calls no tool. Exits with 3 if doubts stay open.
+
+    Branches with a living owner are left alone. Nothing is written where nothing changed.
+    """
+    place = place_of(log)
+    check_is_log(place)
+    with stdout_kept_clean():
+        import_modules(modules or [])
+        with Log.open(place) as opened:
+            found = opened.recover()
+    if as_json:
+        render.print_json(found)
+    else:
+        report.recovered(found, [(one.intent_id, advice.of_classified(place, one)) for one in found])
+    return IN_DOUBT if any(one.resolution in advice.UNANSWERED for one in found) else FINE
+
+
+@app.command(
+    epilog="Example: intentlog resolve orders.db 'order-1042#1/charge' --not-landed --by ann --why 'not on the bill'"
+)
+def resolve(  # noqa: PLR0913 - a decision names what it decides
+    log: LogArgument = None,
+    intent: Annotated[str | None, typer.Argument(metavar="INTENT", help="The intent: BRANCH#ATTEMPT/STEP.")] = None,
+    *,
+    landed: Annotated[bool, typer.Option("--landed", help="It happened.")] = False,
+    not_landed: Annotated[bool, typer.Option("--not-landed", help="It did not happen.")] = False,
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who decides.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="On what grounds.")],
+    outcome: Annotated[
+        str | None, typer.Option(metavar="JSON", help="With --landed: what the tool would have returned.")
+    ] = None,
+    expect_seq: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Refuse if the operation moved on since this record.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Record a person's decision about an intent in doubt: it landed, or it did not."""
+    place, text = place_and(log, intent, "INTENT")
+    if landed == not_landed:
+        raise Usage("say one of --landed and --not-landed")
+    if outcome is not None and not landed:
+        raise Usage("--outcome is what the tool would have returned; it goes with --landed")
+    check_text("--by", by)
+    check_text("--why", why)
+    value = None if outcome is None else outcome_of(outcome)
+    intent_id = parse_intent(text)
+    check_is_log(place)
+    with Log.open(place) as opened:
+        answer: Applied[Any] | NotApplied = Applied(value) if landed else NotApplied()
+        opened.resolve(intent_id, answer, by=by, why=why, expect_seq=expect_seq)
+        seq, record = _newest_decision(opened, intent_id)
+        doubts = sum(one.in_doubt for one in opened.open_intents())
+    if as_json:
+        render.print_json({"intent_id": intent_id, "seq": seq} | render.plain(record))
+    else:
+        report.decided(place, intent_id, seq, record, doubts)
+    return FINE
+
+
+@app.command(epilog="Example: intentlog verify orders.db")
+def verify(log: LogArgument = None, *, as_json: AsJson = False) -> int:
+    """Hold the whole log against its digests, its rules and its invariants. Exits with 4 if damage was found."""
+    with render.at_work("verifying"), Log.open(place_of(log), read_only=True) as opened:
+        found = opened.verify()
+    if as_json:
+        render.print_json({"ok": found.ok} | render.plain(found))
+    else:
+        report.verified(found)
+    return FINE if found.ok else DAMAGED
+
+
+def _newest_decision(opened: Log, intent_id: IntentId) -> tuple[int, Settled]:
+    """The decision about this step that was recorded last, and where."""
+    return [
+        (entry.seq, entry.record)
+        for entry in opened.history(intent_id.branch)
+        if isinstance(entry.record, Settled) and entry.record.step == intent_id.step
+    ][-1]

@@ -1,0 +1,147 @@
+"""How the command line writes: JSON for programs, tables for people, and nothing that a terminal would obey.
+
+Names, errors and payloads come from programs and their users: they may hold escape sequences or markup. Tables take
+them only through `visible`; JSON is written in ASCII, where they are escaped anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import Enum
+from threading import Timer
+from typing import Any, NoReturn, cast
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 100_000  # columns where no terminal sets a width: nothing is folded or cut
+VALUE_LENGTH_MIN, VALUE_LENGTH_MAX = 24, 200  # characters of a value: beside a long text, and in no terminal
+PATIENCE_S = 1.0  # what takes longer says that it is at work
+
+
+class _Console(Console):
+    """A console that leaves a reader's departure to `main`."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Raise what rich caught. Raises `BrokenPipeError`."""
+        raise BrokenPipeError
+
+
+def console(*, to_stderr: bool = False) -> Console:
+    """A console that interprets no markup, and colours only what a terminal shows."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    is_terminal = stream.isatty()  # not whatever the environment says: a pipe gets no colours
+    return _Console(
+        file=stream,
+        force_terminal=is_terminal,
+        width=None if is_terminal else PIPE_WIDTH,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def visible(text: str) -> str:
+    r"""The text with every character that a terminal could obey, or not show, written as an escape: `\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def timestamp(at: datetime | None) -> str:
+    """A time for people: UTC, to the second; `-` for none."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at else "-"
+
+
+def value_text(out: Console, value: object, *, beside: int) -> str:
+    """A value as JSON, shortened to the line that it shares with so many characters, or to what a line may hold."""
+    text = compact(value)
+    length_max = max(VALUE_LENGTH_MIN, out.width - beside) if out.is_terminal else VALUE_LENGTH_MAX
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+
+
+def print_table(out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table under its title. The first column, or one that is named in capitals, is folded and never cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column.lower(), no_wrap=not column.isupper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    print_line(out, title, style="bold")
+    with out.capture() as drawn:
+        out.print(table)
+    for line in drawn.get().splitlines():
+        out.file.write(line.rstrip() + "\n")  # what fills up the last column is of no use in a pipe
+    out.print()
+
+
+def print_line(out: Console, text: str, *, style: str = "") -> None:
+    """Print one line, however long: it can be copied whole."""
+    out.print(Text(visible(text), style=style), soft_wrap=True)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document and nothing else."""
+    # DEL is the one control character that ASCII JSON leaves as it is.
+    sys.stdout.write(compact(document, indent=2).replace("\x7f", "\\u007f") + "\n")
+
+
+def compact(document: object, *, indent: int | None = None) -> str:
+    """A value as JSON, on one line unless indented."""
+    return json.dumps(plain(document), indent=indent, ensure_ascii=indent is not None)
+
+
+def plain(value: object) -> Any:
+    """A value of the library as JSON values, its attributes as keys, in their order."""
+    match value:
+        case Enum():
+            return value.value
+        case str() | bool() | int() | float() | None:
+            return value
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case msgspec.Struct():
+            tag = value.__struct_config__.tag
+            kind = {} if tag is None else {"kind": tag}
+            return kind | {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {str(key): plain(item) for key, item in items}
+        case _:
+            return _plain_object(value)
+
+
+def _plain_object(value: object) -> Any:
+    """A named tuple or a dataclass by its attributes, any other sequence by its items."""
+    fields = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", None)
+    if fields:
+        return {name: plain(getattr(value, name)) for name in fields}
+    if isinstance(value, Iterable):
+        return [plain(item) for item in cast("Iterable[object]", value)]
+    return str(value)
+
+
+@contextmanager
+def at_work(what: str) -> Generator[None]:
+    """Show on a terminal's stderr that something goes on, if it takes longer than `PATIENCE_S`."""
+    progress = Progress(
+        SpinnerColumn(), TextColumn(what), TimeElapsedColumn(), console=console(to_stderr=True), transient=True
+    )
+    timer = Timer(PATIENCE_S, progress.start)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()  # it may be starting the display right now
+        progress.stop()
