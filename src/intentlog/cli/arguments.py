@@ -83,7 +83,7 @@ def check_text(name: str, text: str) -> None:
         Usage: it is blank, or the shell gave bytes that are no text.
     """
     if not text.strip():
-        raise Usage(f"{name} needs a text: it stays in the log")
+        raise Usage(f"{name} is blank")
     if not _is_unicode(text):
         raise Usage(f"{name} is not valid UTF-8")
 

@@ -161,8 +161,8 @@ def resolve(  # noqa: PLR0913 - a decision names what it decides
         raise Usage("say one of --landed and --not-landed")
     if outcome is not None and not landed:
         raise Usage("--outcome is what the tool would have returned; it goes with --landed")
-    check_text("--by", by)
-    check_text("--why", why)
+    for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
+        check_text(name, given)
     value = None if outcome is None else outcome_of(outcome)
     intent_id = parse_intent(text)
     check_is_log(place)

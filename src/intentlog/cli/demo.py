@@ -27,7 +27,7 @@ import intentlog
 from intentlog.cli import demo_report, demo_witness
 from intentlog.cli.demo_children import Children, DemoFailed, Moment
 from intentlog.cli.demo_report import Answer, Kill
-from intentlog.cli.demo_witness import TOOLS, Judgement, Place, Verdict
+from intentlog.cli.demo_witness import TOOLS, Claims, Judgement, Place
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Resolution
 
@@ -64,8 +64,8 @@ AIMS = (
     Aim("window B, not called", "before_call", "DISPATCHED", 0, {"push": "after_classified"}),
     Aim("window B, called", "after_call", "DISPATCHED", 1, {"mail": "after_fenced"}),
 )
-# Which point kills the worker that takes over, after the aimed kills of each tool. The fourth call is the second order's
-# charge, sent again with its key: the first order, never charged, is charged, pushed and mailed before it.
+# Which point kills the worker that takes over, after the aimed kills of each tool. The fourth call is the charge of the
+# second order, sent again with its key: the first order, never charged, makes three calls before it.
 TAKEOVERS = {"charge": "after_opened:1", "push": "after_call:4", "mail": "before_closed:1"}
 
 
@@ -228,18 +228,10 @@ class Demo:
             self._finished.update(line.removesuffix(": finished") for line in lines if line.endswith(": finished"))
         return [order for order in self.orders if order not in self._finished]
 
-    # --- the end -------------------------------------------------------------------------------------------------
-
-    def verdict(self, says: demo_report.LogSays, seen: demo_witness.Witnesses) -> Verdict:
-        """Hold the log's word, and what recoveries said, against the witnesses."""
-        wrong = demo_witness.misclassified(self.judgements, seen.calls, says.dispatched())
-        return Verdict(
-            kills=len(self.kills),
-            duplicates=demo_witness.duplicates(seen.effects),
-            lost=demo_witness.lost(seen.effects, self.orders, says.done()),
-            misclassified=wrong + self.misaimed,
-            unsound=says.unsound,
-        )
+    def claims(self, says: demo_report.LogSays) -> Claims:
+        """What was done, and what the log says of it."""
+        done, dispatched = says.done(), says.dispatched()
+        return Claims(len(self.kills), self.orders, self.judgements, self.misaimed, done, dispatched, says.unsound)
 
 
 def run_demo(folder: Path | None, seed: int | None, console: Console) -> int:
@@ -290,7 +282,7 @@ def _run(place: Place, seed: int, console: Console) -> int:
         demo = Demo(place, children, random.Random(seed), progress)  # noqa: S311 - chance, not secrecy
         demo.run()
     says, seen = demo_report.read_log(place, demo.orders), demo_witness.read_witnesses(place)
-    verdict = demo.verdict(says, seen)
+    verdict = demo_witness.compare(demo.claims(says), seen)
     console.print(demo_report.table(demo.kills, says, seen.calls))
     for problem in (*verdict.duplicates, *verdict.lost, *verdict.misclassified, *verdict.unsound):
         console.print(f"wrong: {problem}", soft_wrap=True)

@@ -135,7 +135,7 @@ def how_settled(history: Sequence[Entry], intent: IntentId) -> str:
                 case Settlement.NEVER_SENT:
                     return again
                 case Settlement.SUPERSEDED:
-                    return f"same key, {again}"
+                    return f"{again}, same key"
                 case Settlement.APPLIED:
                     return f"{one.by}: it landed"
                 case Settlement.NOT_APPLIED:

@@ -108,6 +108,28 @@ class Judgement(NamedTuple):
     resolution: str = ""
 
 
+class Claims(NamedTuple):
+    """What was done, and what the log says of it: to be held against the witnesses.
+
+    Attributes:
+        kills: how many processes were killed.
+        orders: every order that was given to the worker.
+        judgements: what recoveries said of what the kills left open.
+        misaimed: kills at a named point that did not leave what they had to leave.
+        done: order and tool of every operation that is done.
+        dispatched: every intent with a Dispatched record.
+        unsound: what `verify` found, and what is still open.
+    """
+
+    kills: int
+    orders: Sequence[str]
+    judgements: Sequence[Judgement]
+    misaimed: list[str]
+    done: Collection[tuple[str, str]]
+    dispatched: Collection[str]
+    unsound: list[str]
+
+
 class Verdict(NamedTuple):
     """The outcome of a demonstration.
 
@@ -115,8 +137,8 @@ class Verdict(NamedTuple):
         kills: how many processes were killed.
         duplicates: operations with more than one effect.
         lost: operations that a witness or the log does not know to be done.
-        misclassified: classifications that the witnesses, or the record, contradict.
-        unsound: what `verify` found in the log.
+        misclassified: classifications that the witnesses, or the record, contradict; and kills that missed their aim.
+        unsound: what is wrong with the log itself.
     """
 
     kills: int
@@ -169,6 +191,17 @@ def _pushes(remote: Path) -> list[Seen]:
 
 
 # --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def compare(claims: Claims, seen: Witnesses) -> Verdict:
+    """Hold what was done and said against what the witnesses saw."""
+    return Verdict(
+        kills=claims.kills,
+        duplicates=duplicates(seen.effects),
+        lost=lost(seen.effects, claims.orders, claims.done),
+        misclassified=misclassified(claims.judgements, seen.calls, claims.dispatched) + claims.misaimed,
+        unsound=claims.unsound,
+    )
 
 
 def duplicates(effects: Iterable[Seen]) -> list[str]:

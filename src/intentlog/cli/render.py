@@ -17,7 +17,6 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -131,17 +130,21 @@ def _plain_object(value: object) -> Any:
 @contextmanager
 def at_work(what: str) -> Generator[None]:
     """Show on a terminal's stderr that something goes on, if it takes longer than `PATIENCE_S`."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     progress = Progress(
         SpinnerColumn(), TextColumn(what), TimeElapsedColumn(), console=console(to_stderr=True), transient=True
     )
     timer = Timer(PATIENCE_S, progress.start)
     timer.daemon = True
-    if sys.stderr.isatty():
-        timer.start()
+    timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        if timer.is_alive():
-            timer.join()  # it may be starting the display right now
-        progress.stop()
+        timer.join()  # it may be starting the display right now
+        if progress.live.is_started:
+            progress.stop()

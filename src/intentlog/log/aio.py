@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -30,17 +31,15 @@ BUSY_POLL_S = 0.05
 class AsyncLog:
     """A log of intents on an event loop. Use `async with AsyncLog.open(...)`. For any number of tasks of one loop."""
 
-    def __init__(self, path: str | Path, settings: Settings, *, read_only: bool) -> None:
-        self._path = path
-        self._settings = settings
-        self._read_only = read_only
+    def __init__(self, opener: Callable[[], Engine]) -> None:
+        self._opener = opener
         self._engine_or_none: Engine | None = None
         self._driver_or_none: AioDriver | None = None
 
     @classmethod
     def open(cls, path: str | Path, *, settings: Settings | None = None, read_only: bool = False) -> AsyncLog:
         """The log at `path`; it is opened by `async with`. Arguments and errors as of `Log.open`."""
-        return cls(path, settings or Settings(), read_only=read_only)
+        return cls(partial(open_engine, path, settings or Settings(), read_only=read_only))
 
     def attempt(self, branch: str, *, wait: timedelta | None = None) -> AsyncAttempt:
         """The next attempt at a branch, to be used in `async with`. See `Log.attempt`."""
@@ -55,7 +54,7 @@ class AsyncLog:
 
     async def recover(self) -> list[Classification]:
         """See `Log.recover`."""
-        hands = RecoveryHands(self._settings.result_bytes_max)
+        hands = RecoveryHands(self._engine.settings.result_bytes_max)
         found: list[Classification] = []
         for branch in await self._driver.store(self._engine.to_recover):
             found.extend(await self._driver.run(self._engine.recovering(branch), hands))
@@ -93,7 +92,7 @@ class AsyncLog:
         return self._engine.counters
 
     async def close(self) -> None:
-        """Wait for running calls, write what waits, and let go. Idempotent."""
+        """Wait for running calls, write what waits, and let go. Idempotent. Raises as `Log.close` does."""
         if self._engine_or_none is None or self._driver_or_none is None:
             return
         engine, driver = self._engine_or_none, self._driver_or_none
@@ -118,15 +117,19 @@ class AsyncLog:
         return self._driver_or_none
 
     async def __aenter__(self) -> Self:
-        engine = await asyncio.to_thread(open_engine, self._path, self._settings, read_only=self._read_only)
+        engine = await asyncio.to_thread(self._opener)
         self._engine_or_none = engine
-        self._driver_or_none = AioDriver(engine.duty, engine.clock, self._settings.threads_max)
+        self._driver_or_none = AioDriver(engine.duty, engine.clock, engine.settings.threads_max)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.shield(self.close())
+        try:
+            await asyncio.shield(self.close())
+        except IntentLogError:
+            if error is None:
+                raise  # with an error on its way, that one tells more
 
 
 class AsyncAttempt:

@@ -38,7 +38,7 @@ from intentlog.log.hands import ToolHands, running
 from intentlog.log.steps import Steps, check_name
 from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Problem, Report, Settings, Unfinished
 from intentlog.observe import LoggingObserver
-from intentlog.ports import Counters, Store
+from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
@@ -76,7 +76,7 @@ class Prepared(NamedTuple):
 class Engine:
     """A log without a face. Safe from any thread, but for what its driver does."""
 
-    def __init__(self, store: Store, settings: Settings, clock: SystemClock, observer: LoggingObserver) -> None:
+    def __init__(self, store: Store, settings: Settings, clock: Clock, observer: Observer) -> None:
         self.store = store
         self.settings = settings
         self.clock = clock

@@ -122,7 +122,11 @@ class Log:
         return self._engine.counters
 
     def close(self) -> None:
-        """Wait for running calls, write what waits, and let go. Idempotent."""
+        """Wait for running calls, write what waits, and let go. Idempotent.
+
+        Raises:
+            LogPoisoned, LogUnavailable: records of READs were waiting and could not be written. It is closed anyway.
+        """
         self._engine.wait_until_idle()
         try:
             self._engine.duty.flush()
@@ -135,7 +139,11 @@ class Log:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except IntentLogError:
+            if error is None:
+                raise  # with an error on its way, that one tells more
 
 
 class Attempt:
