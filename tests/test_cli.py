@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,6 +121,7 @@ class Bench:
 
     def __init__(self, folder):
         self.folder = folder
+        self.numbers = count(1)
         for name, text in {"shop": SHOP, **MODULES}.items():
             (folder / f"{name}.py").write_text(text, encoding="utf-8")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -200,9 +202,9 @@ def doubts(bench):
 
 
 @pytest.fixture
-def log(bench, request):
+def log(bench):
     """The path of a log that this test alone writes."""
-    return bench.folder / f"{re.sub(r'[^a-z]', '-', request.node.name)}.db"
+    return bench.folder / f"log-{next(bench.numbers)}.db"
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def test_status_names_each_open_intent_and_the_command_that_settles_it(bench, do
         )
         assert re.search(command, result.out, re.MULTILINE)
     assert re.search(
-        r"b-push#1/push: let its tool's probe.*\n  intentlog recover \S+ --import MODULE$", result.out, re.M
+        r"b-push#1/push: let its tool's probe.*\n  intentlog recover \S+ --import MODULE$", result.out, re.MULTILINE
     )
     assert "b-done" not in result.out
 
@@ -478,7 +480,7 @@ def test_verify_finds_a_log_sound(bench, doubts):
     "damage",
     [
         "UPDATE events SET record = replace(record, 'charge', 'chargf') WHERE seq = 2",
-        "UPDATE events SET payload = replace(payload, '1999', '1998') WHERE seq = 2",
+        "UPDATE events SET payload = CAST(replace(payload, '1999', '1998') AS BLOB) WHERE seq = 2",
         "DELETE FROM events WHERE seq = 3",
         "UPDATE events SET record = substr(record, 2) WHERE seq = 2",
     ],
@@ -524,7 +526,7 @@ def _other_database(path):
 def test_what_is_no_log_is_refused_and_left_as_it_is(bench, log, make, code):
     """Every command refuses it with an error, and none makes a log there or touches what is there."""
     make(log)
-    before = {path: path.read_bytes() if path.is_file() else None for path in bench.folder.glob(f"{log.stem}*")}
+    before = {path: path.read_bytes() if path.is_file() else None for path in bench.folder.glob(f"{log.name}*")}
     for command in (
         ("status", log),
         ("show", log, "b"),
@@ -535,7 +537,7 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(bench, log, make, code):
         expect_error(bench(*command), code, log.name)
         result = bench(*command, "--json")
         assert (result.code, list(result.document), result.err) == (code, ERROR_KEYS, "")
-    after = {path: path.read_bytes() if path.is_file() else None for path in bench.folder.glob(f"{log.stem}*")}
+    after = {path: path.read_bytes() if path.is_file() else None for path in bench.folder.glob(f"{log.name}*")}
     assert after == before
 
 

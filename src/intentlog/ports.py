@@ -87,6 +87,10 @@ class Store(Protocol):
         """The records of one branch, or of all, oldest first, streamed from one snapshot."""
         ...
 
+    def count(self) -> int:
+        """How many records there are, in all branches."""
+        ...
+
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
         """Every branch, by name; or only those whose attempt is open or ended INDETERMINATE (indexed)."""
         ...

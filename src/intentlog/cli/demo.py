@@ -32,8 +32,8 @@ from intentlog.core.actions import IntentId
 from intentlog.core.records import Resolution
 
 ERROR, USAGE, INTERRUPTED = 1, 2, 130
-RANDOM_KILLS_MIN, RANDOM_KILLS_MORE = 7, 2
-RANDOM_UNTIL_S = 35.0  # a slow machine makes the least number only
+RANDOM_KILLS_MIN, RANDOM_KILLS_MORE = 6, 3
+RANDOM_UNTIL_S = 25.0  # a slow machine makes the least number only
 RANDOM_ROUNDS_MAX = 40  # a random moment may come when the worker has ended already
 WHILE_STARTING_S, WHILE_AT_WORK_S = 0.6, 0.12  # where random moments lie: an order takes about a tenth of a second
 ORDERS_AT_HAND = 3  # a worker that is killed at a random moment has at least so many orders to do
@@ -45,7 +45,7 @@ class Aim(NamedTuple):
     """A kill at a named point.
 
     Attributes:
-        window: as the table calls it.
+        window: as the table calls it: A, B- where the call was not made yet, B+ where it was.
         point: the crash point; armed for the tool's own turn.
         state: the state that the intent has to be left in.
         calls: how many calls its witness has to have seen.
@@ -60,9 +60,9 @@ class Aim(NamedTuple):
 
 
 AIMS = (
-    Aim("window A", "after_pending", "PENDING", 0, {"charge": "before_settled"}),
-    Aim("window B, not called", "before_call", "DISPATCHED", 0, {"push": "after_classified"}),
-    Aim("window B, called", "after_call", "DISPATCHED", 1, {"mail": "after_fenced"}),
+    Aim("A", "after_pending", "PENDING", 0, {"charge": "before_settled"}),
+    Aim("B-", "before_call", "DISPATCHED", 0, {"push": "after_classified"}),
+    Aim("B+", "after_call", "DISPATCHED", 1, {"mail": "after_fenced"}),
 )
 # Which point kills the worker that takes over, after the aimed kills of each tool. The fourth call is the charge of the
 # second order, sent again with its key: the first order, never charged, makes three calls before it.
@@ -99,14 +99,14 @@ class Demo:
     # --- the kills ---------------------------------------------------------------------------------------------
 
     def _aimed(self, tool: str, aim: Aim) -> None:
-        order = self._new_order()
+        backlog, order = self._backlog(), self._new_order()
         # The order is new and the first in the process: its n-th tool makes the n-th Pending and the n-th call.
-        code = self._children.work([order, *self._backlog()], f"{aim.point}:{TOOLS.index(tool) + 1}")
-        what = f"{tool}, {aim.window}"
+        code = self._children.work([order, *backlog], f"{aim.point}:{TOOLS.index(tool) + 1}")
+        what = f"{tool} {aim.window}"
         if code != -signal.SIGKILL:
             self.misaimed.append(f"{order}: not killed in {what}: the worker ended with {code}")
             return
-        kill = self._look_after(what, aim.recovery.get(tool, ""))
+        kill = self._look_after(what, aim.recovery.get(tool, ""), detail=f", {aim.point}")
         found = [(one.intent, one.seen, calls) for one, calls in zip(kill.left, kill.calls, strict=True)]
         expected = [(f"{order}#1/{tool}", aim.state, aim.calls)]
         if found != expected:
@@ -116,7 +116,7 @@ class Demo:
         """Kill a worker while it takes over what an earlier one left."""
         point = TAKEOVERS[tool]
         if self._children.work(self._backlog(), point) == -signal.SIGKILL:
-            self._look_after(f"takeover, {point.partition(':')[0]}")
+            self._look_after("takeover", detail=f", {point.partition(':')[0]}")
 
     def _random_kills(self) -> None:
         enough = len(self.kills) + RANDOM_KILLS_MIN
@@ -131,9 +131,7 @@ class Demo:
             moment = Moment(lines, self._chance.uniform(0.0, WHILE_AT_WORK_S if lines else WHILE_STARTING_S))
             code = self._children.work(self._backlog(), kill_at=moment)
             if code == -signal.SIGKILL:
-                self._look_after(f"random, {moment}")
-            else:
-                self._recover()
+                self._look_after("random", detail=f", {moment}")
 
     def _finish(self) -> None:
         """Run the worker until every order is finished, then once more over all: nothing may happen twice."""
@@ -147,7 +145,7 @@ class Demo:
 
     # --- after a kill --------------------------------------------------------------------------------------------
 
-    def _look_after(self, what: str, crash_at: str = "") -> Kill:
+    def _look_after(self, what: str, crash_at: str = "", detail: str = "") -> Kill:
         """Look at what a kill left, recover, and settle what a person has to."""
         left = demo_report.look(self.place)
         new = [intent for intent in left if intent not in self._was_open]
@@ -156,15 +154,15 @@ class Demo:
         recovery_killed = bool(crash_at) and self._recover_once(f"{crash_at}:1") is None
         judged = self._recover(left, recorded_too=recovery_killed)
         kill = Kill(what, [judged[intent] for intent in new], calls)
-        self._count(kill)
+        self._count(kill, detail)
         if recovery_killed:
-            self._count(Kill(f"recovery, {crash_at}", [], []))
+            self._count(Kill("recovery", [], []), f", {crash_at}")
         return kill
 
-    def _count(self, kill: Kill) -> None:
+    def _count(self, kill: Kill, detail: str) -> None:
         self.kills.append(kill)
         left = "; ".join(f"{one.intent}: {one.seen}, {one.classification}" for one in kill.left) or "nothing new open"
-        self._progress.console.print(f"kill {len(self.kills):2}: {kill.what}: {left}", soft_wrap=True)
+        self._progress.console.print(f"kill {len(self.kills):2}: {kill.what}{detail}: {left}", soft_wrap=True)
         self._progress.advance(self._task)
 
     def _recover(self, left: Mapping[str, str] | None = None, *, recorded_too: bool = False) -> dict[str, Judgement]:
@@ -283,7 +281,8 @@ def _run(place: Place, seed: int, console: Console) -> int:
         demo.run()
     says, seen = demo_report.read_log(place, demo.orders), demo_witness.read_witnesses(place)
     verdict = demo_witness.compare(demo.claims(says), seen)
-    console.print(demo_report.table(demo.kills, says, seen.calls))
+    console.print(demo_report.table(demo.kills, says, seen.calls, console.width))
+    console.print(demo_report.LEGEND, soft_wrap=True)
     for problem in (*verdict.duplicates, *verdict.lost, *verdict.misclassified, *verdict.unsound):
         console.print(f"wrong: {problem}", soft_wrap=True)
     if verdict.exit_code:

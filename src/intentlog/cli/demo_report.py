@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich import box
 from rich.table import Table
 
 from intentlog.cli.demo_witness import Judgement, Place, Seen
@@ -15,6 +14,13 @@ from intentlog.core.actions import IntentId
 from intentlog.core.records import OutcomeKind, Settlement
 from intentlog.log.sync import Log
 from intentlog.log.values import Entry
+
+LEGEND = """\
+A: killed after Pending, before Dispatched. B-: after Dispatched, before the call.
+B+: after the call, before its outcome. takeover: a worker that goes on with what
+another left. settled, #2: called in attempt 2. calls: of that operation, as its
+witness had counted them when the process was killed, and in the end."""
+NARROW = 100  # columns
 
 
 class Answer(NamedTuple):
@@ -99,19 +105,17 @@ def read_log(place: Place, orders: Sequence[str]) -> LogSays:
     return LogSays(histories, unsound)
 
 
-def table(kills: Sequence[Kill], says: LogSays, calls: Sequence[Seen]) -> Table:
-    """Each kill, what it left, and what became of that."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("#", justify="right")
-    for name in ("killed", "left open", "last state", "classification", "settled"):
+def table(kills: Sequence[Kill], says: LogSays, calls: Sequence[Seen], width: int) -> Table:
+    """Each kill, what it left, and what became of that; for a console of so many columns."""
+    shown = Table(box=None, padding=(0, 1 if width < NARROW else 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in ("", "killed", "left open", "last state", "classification", "settled", "calls"):
         shown.add_column(name)
-    shown.add_column("calls then, in the end", justify="right")
     for number, kill in enumerate(kills, 1):
         if not kill.left:
             shown.add_row(str(number), kill.what, "nothing new", "", "", "", "")
         for one, then in zip(kill.left, kill.calls, strict=True):
             intent = IntentId(one.intent)
-            counts = f"{then}, {calls_of(calls, intent)}"
+            counts = f"{then} {calls_of(calls, intent)}"
             settled = how_settled(says.histories[intent.branch], intent)
             shown.add_row(str(number), kill.what, intent, one.seen, one.classification, settled, counts)
     return shown
@@ -125,19 +129,17 @@ def calls_of(calls: Sequence[Seen], intent: IntentId) -> int:
 def how_settled(history: Sequence[Entry], intent: IntentId) -> str:
     """How an intent without outcome was closed, and whether its operation was called again."""
     of_step = [entry.record for entry in history if getattr(entry.record, "step", None) == intent.step]
-    again = next(
-        (f"called in attempt {one.attempt}" for one in of_step if isinstance(one, r.Committed)),
-        "not called again",
-    )
+    later = (f"#{one.attempt}" for one in of_step if isinstance(one, r.Dispatched) and one.attempt > intent.attempt)
+    called = next(later, "not called")
     for one in of_step:
         if isinstance(one, r.Settled) and one.attempt == intent.attempt:
             match one.settlement:
                 case Settlement.NEVER_SENT:
-                    return again
+                    return called
                 case Settlement.SUPERSEDED:
-                    return f"{again}, same key"
+                    return f"same key, {called}"
                 case Settlement.APPLIED:
-                    return f"{one.by}: it landed"
+                    return f"{one.by}: landed"
                 case Settlement.NOT_APPLIED:
-                    return f"{one.by}: it did not land; {again}"
+                    return f"{one.by}: no, {called}"
     return "open"

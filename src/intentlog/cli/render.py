@@ -133,11 +133,11 @@ def at_work(what: str) -> Generator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    progress = Progress(
-        SpinnerColumn(), TextColumn(what), TimeElapsedColumn(), console=console(to_stderr=True), transient=True
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=console(to_stderr=True), transient=True)
+    progress.add_task(what, total=None)  # how much there is, is known only when it is read
     timer = Timer(PATIENCE_S, progress.start)
     timer.daemon = True
     timer.start()

@@ -27,6 +27,7 @@ from intentlog.errors import (
     ArgumentsNotRecordable,
     Fenced,
     InDoubt,
+    LogDamaged,
     LogUnavailable,
     Rejected,
     StepRequired,
@@ -295,12 +296,16 @@ class Engine:
         problems: list[Problem] = []
         branches = records = 0
         for branch, row in self.store.branches(unfinished_only=False):
-            history = list(self.store.history(branch))
-            operations = {(o.step, o.generation): o for _, o in self.store.operations(branch, open_only=False)}
+            try:
+                history = list(self.store.history(branch))
+                operations = {(o.step, o.generation): o for _, o in self.store.operations(branch, open_only=False)}
+            except LogDamaged as damage:
+                problems.append(Problem(branch, 0, damage.message))
+                continue
             findings = check.check_branch(branch, row, history, operations)
             problems.extend(Problem(branch, seq, text) for seq, text in findings)
             branches, records = branches + 1, records + len(history)
-        total = sum(1 for _ in self.store.history(None))
+        total = self.store.count()
         if total != records:
             problems.append(Problem("", 0, f"{total - records} records belong to no branch's chain"))
         return Report(tuple(problems), total, branches)

@@ -155,6 +155,11 @@ class MemoryStore:
         self._check()
         yield from [s for s in self._disk.live.events.values() if branch in (None, s.branch)]
 
+    def count(self) -> int:
+        """See `ports.Store.count`."""
+        self._check()
+        return len(self._disk.live.events)
+
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
         """See `ports.Store.branches`."""
         self._check()

@@ -26,6 +26,7 @@ BUSY_LIMIT_MS = 10_000
 WAL_BYTES = 4 * 1024 * 1024  # about 1,000 frames; written zeros, since a growing file doubles a commit's cost
 BALLAST_BYTES = 256 * 1024
 FREE_BYTES_MIN = 1024 * 1024  # a full disk under the mapped -shm file would kill the process with SIGBUS
+_PAGE_BYTES = 4096
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
 )
@@ -45,6 +46,8 @@ def check_place(path: Path, *, create: bool) -> None:
         raise LogUnavailable(f"there is no log at {path}", remedy="check the path.")
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         raise LogUnavailable(f"{path} is not a regular file", remedy="name another path.")
+    if path.exists() and 0 < path.stat().st_size < _PAGE_BYTES:  # SQLite would take it for empty
+        raise LogDamaged(f"{path} is not a log: it has {path.stat().st_size} bytes")
     kind = file_system(folder)
     if kind in _NETWORK_FILE_SYSTEMS:
         raise LogUnavailable(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CREATE = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID, STRICT;
 
 -- Append-only. `previous_seq` chains the records of a branch backwards, so that its history needs no index.
 CREATE TABLE events (
@@ -16,10 +16,11 @@ CREATE TABLE events (
     record TEXT NOT NULL,              -- JSON, see core/codec.py
     payload BLOB,
     chain BLOB NOT NULL
-);
+) STRICT;
 
 -- unfinished: the attempt is open, or ended INDETERMINATE. Its partial index is what a supervisor scans.
-CREATE TABLE branches (branch TEXT PRIMARY KEY, unfinished INTEGER NOT NULL, state BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE branches (branch TEXT PRIMARY KEY, unfinished INTEGER NOT NULL, state BLOB NOT NULL)
+    WITHOUT ROWID, STRICT;
 CREATE INDEX unfinished_branches ON branches (branch) WHERE unfinished;
 
 -- is_open: a restart has to look at it. Its partial index is what a restart scans, whatever the log's length.
@@ -30,11 +31,12 @@ CREATE TABLE operations (
     is_open INTEGER NOT NULL,
     state BLOB NOT NULL,
     PRIMARY KEY (branch, step, generation)
-) WITHOUT ROWID;
+) WITHOUT ROWID, STRICT;
 CREATE INDEX open_operations ON operations (branch) WHERE is_open;
 """
 
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
+COUNT = "SELECT count(*) FROM events"
 BRANCH = "SELECT state FROM branches WHERE branch = ?"
 BRANCHES = "SELECT branch, state FROM branches ORDER BY branch"
 UNFINISHED_BRANCHES = "SELECT branch, state FROM branches WHERE unfinished ORDER BY branch"

@@ -326,6 +326,11 @@ class SqliteStore:
                 return
             after = rows[-1][0]
 
+    def count(self) -> int:
+        """See `ports.Store.count`."""
+        with self._lock:
+            return int(self._connected().execute(schema.COUNT).get)
+
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
         """See `ports.Store.branches`."""
         with self._lock:
@@ -365,21 +370,21 @@ class SqliteStore:
             raise WrongProcess(f"{self._path} was opened in process {self._pid}, this is its child {os.getpid()}")
         if self._connection is None:
             raise LogClosed(f"{self._path} was closed")
+        if self._poison is not None:  # what a read would show may not be what a reopen will
+            raise LogPoisoned(f"an earlier commit of {self._path} failed, its fate is unknown: {self._poison}")
         return self._connection
 
     def _writable(self) -> Connection:
         connection = self._connected()
         if self._locks is None:
             raise LogUnavailable(f"{self._path} was opened for reading only")
-        if self._poison is not None:
-            raise LogPoisoned(f"an earlier commit of {self._path} failed, its fate is unknown: {self._poison}")
         return connection
 
 
-def _stored(row: tuple[int, str, int, int, bytes | None, int | None, str, bytes | None, bytes]) -> Stored:
+def _stored(row: tuple[Any, ...]) -> Stored:
     seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain = row
-    at = Instant(wall_ns, boot_id.hex() if boot_id else "", boot_ns or 0)
     try:
+        at = Instant(wall_ns, boot_id.hex() if boot_id else "", boot_ns or 0)
         return Stored(seq, branch, at, codec.decode_record(record), payload, previous_seq, chain)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise LogDamaged(f"record {seq} cannot be read: {error}") from error
