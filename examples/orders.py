@@ -34,8 +34,7 @@ def charge(call: Call, shop: Volatile[str], order_id: str, cents: int) -> str:
     connection = HTTPConnection(shop, timeout=call.deadline - time.monotonic())
     headers = {"Idempotency-Key": call.request_id, "Intent-Id": call.intent_id}
     connection.request("POST", "/charges", json.dumps({"order": order_id, "cents": cents}), headers)
-    response = connection.getresponse()
-    answer = json.load(response)
+    answer = json.load(response := connection.getresponse())
     if response.status in (400, 402, 422):  # not 409 or 429, which may be otherwise the next time
         raise ChargeRefused(answer["error"])
     if response.status != 201:
@@ -62,11 +61,11 @@ def pushed(call: Call, source: str, remote: str, order_id: str) -> Applied[str] 
 def git(call: Call, repository: str, *arguments: str) -> str:
     """Run git until the call's deadline at most, whether or not this process lives so long.
 
-    A worker that is killed leaves its git running, and a probe must not say "not applied" while that can still push. So
-    git gets an alarm of its own, which stays set through exec and ends it at the deadline. What it has handed over by
-    then, the receiving side takes in within the settle time; the receiver of a push that breaks off takes in nothing.
+    A worker that is killed leaves its git running, and "not applied" must not count while that can still push. So git
+    gets an alarm, which exec keeps and which ends it at the deadline. A push that breaks off changes nothing; what the
+    receiver has by then, it takes in within the settle time.
     """
-    left = max(call.deadline - time.monotonic(), 0.001)
+    left = max(call.deadline - time.monotonic(), 0.001)  # never 0, which would be no alarm
     command = ["git", "--git-dir", repository, "-c", "user.name=orders", "-c", "user.email=orders@localhost"]
     return subprocess.run(  # noqa: S603 - no shell, and our own arguments
         [*command, *arguments],
@@ -108,13 +107,13 @@ def process(log: Log, order_id: str, given: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("--log", "--shop", "--source", "--remote", "--mail"):
-        parser.add_argument(name, required=True)
+    for name in ("log", "shop", "source", "remote", "mail"):
+        parser.add_argument(f"--{name}", required=True)
     parser.add_argument("orders", nargs="+")
     given = parser.parse_args()
     with Log.open(given.log) as log:
-        finished = [process(log, order_id, given) for order_id in given.orders]
-    return 0 if all(finished) else 3
+        waiting = [order_id for order_id in given.orders if not process(log, order_id, given)]
+    return 3 if waiting else 0
 
 
 if __name__ == "__main__":

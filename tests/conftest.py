@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-RAM = Path("/dev/shm")  # noqa: S108 - a file system in memory, where there is one
+RAM = Path("/dev/shm")
 
 
 @pytest.fixture

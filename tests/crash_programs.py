@@ -144,7 +144,7 @@ def two_records_only() -> None:
     """The control: a protocol without Dispatched. It goes on as if it had been written."""
     whole = Duty.append
 
-    def append(self: Duty, entry: Append) -> Any:  # noqa: ANN401 - the duty's own replies
+    def append(self: Duty, entry: Append) -> Any:
         if not isinstance(entry.record, Dispatched):
             return whole(self, entry)
         failpoints.reached("before_dispatched")

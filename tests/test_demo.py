@@ -220,9 +220,8 @@ def test_the_sandbox_stops_with_whoever_started_it(tmp_path) -> None:
 def test_a_worker_finishes_an_order_and_replays_it(tmp_path) -> None:
     """The worker alone, without a kill: three effects the first time, none the second."""
     place = Place(tmp_path)
-    for repository in (place.remote, place.source):
-        subprocess.run(["git", "init", "--quiet", "--bare", str(repository)], check=True)
     children = Children(place, EXAMPLES)
+    children.make_repositories()
     with children.shop():
         assert children.work(ORDERS) == 0
         seen = demo_witness.read_witnesses(place)

@@ -90,7 +90,9 @@ class World:
         return Engine(store, Settings(), self.clock, LoggingObserver())
 
     def left(self) -> Left:
-        return Left(list(self.disk.live.events.values()), list(self.disk.durable.events.values()), self.calls, self.ended)
+        return Left(
+            list(self.disk.live.events.values()), list(self.disk.durable.events.values()), self.calls, self.ended
+        )
 
 
 def run_sync(world: World) -> Left:
@@ -152,7 +154,9 @@ def test_after_a_failed_commit_no_call_is_made(kind: str) -> None:
         for image in ("live", "durable"):
             disk = MemoryDisk()
             disk.live = disk.durable = getattr(world.disk, image)
-            with Log(Engine(MemoryStore(disk, world.clock, "after"), Settings(), world.clock, LoggingObserver())) as log:
+            with Log(
+                Engine(MemoryStore(disk, world.clock, "after"), Settings(), world.clock, LoggingObserver())
+            ) as log:
                 never = {c.intent_id for c in log.recover() if c.classification == "NEVER_SENT"}
                 called = {call.split()[0] for call in left.calls}
                 assert not never & called, "never sent is never said of a call that was made"

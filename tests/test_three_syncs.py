@@ -135,7 +135,9 @@ def test_sync_sync_call_sync_by_strace(tmp_path: Path) -> None:
     ended = run([*strace, sys.executable, str(program), *arguments], timeout_s=120)
     assert ended.returncode == 0, ended.stderr
     assert Witness(tmp_path / "witness").lines() == ["effect 0", "effect 1", "effect 2"]
-    effects = re.split(rf'^.*openat\(.*"{re.escape(str(mark))}".*$', trace.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    effects = re.split(
+        rf'^.*openat\(.*"{re.escape(str(mark))}".*$', trace.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     for effect in effects[1:-1]:
         seen = re.findall(r"(fsync|fdatasync|sync_file_range|msync|write)\(\d+<([^>]*)>", effect)
         assert [(call, Path(path).name) for call, path in seen] == [

@@ -39,6 +39,7 @@ WHILE_STARTING_S, WHILE_AT_WORK_S = 0.6, 0.12  # where random moments lie: an or
 ORDERS_AT_HAND = 3  # a worker that is killed at a random moment has at least so many orders to do
 FINISH_S = 25.0  # for the last orders, some of which wait for a probe
 ASK_AGAIN_S = 0.5
+AIMED_TRIES_MAX = 3
 
 
 class Aim(NamedTuple):
@@ -60,9 +61,9 @@ class Aim(NamedTuple):
 
 
 AIMS = (
-    Aim("A", "after_pending", "PENDING", 0, {"charge": "before_settled"}),
+    Aim("A", "after_pending", "PENDING", 0, {"charge": "after_fenced", "mail": "after_settled"}),
     Aim("B-", "before_call", "DISPATCHED", 0, {"push": "after_classified"}),
-    Aim("B+", "after_call", "DISPATCHED", 1, {"mail": "after_fenced"}),
+    Aim("B+", "after_call", "DISPATCHED", 1, {}),
 )
 # Which point kills the worker that takes over, after the aimed kills of each tool. The fourth call is the charge of the
 # second order, sent again with its key: the first order, never charged, makes three calls before it.
@@ -99,18 +100,20 @@ class Demo:
     # --- the kills ---------------------------------------------------------------------------------------------
 
     def _aimed(self, tool: str, aim: Aim) -> None:
-        backlog, order = self._backlog(), self._new_order()
-        # The order is new and the first in the process: its n-th tool makes the n-th Pending and the n-th call.
-        code = self._children.work([order, *backlog], f"{aim.point}:{TOOLS.index(tool) + 1}")
-        what = f"{tool} {aim.window}"
-        if code != -signal.SIGKILL:
-            self.misaimed.append(f"{order}: not killed in {what}: the worker ended with {code}")
-            return
-        kill = self._look_after(what, aim.recovery.get(tool, ""), detail=f", {aim.point}")
-        found = [(one.intent, one.seen, calls) for one, calls in zip(kill.left, kill.calls, strict=True)]
-        expected = [(f"{order}#1/{tool}", aim.state, aim.calls)]
-        if found != expected:
-            self.misaimed.append(f"{order}: killed in {what}, {expected} was to be left, and {found} was")
+        """Kill a worker in one window of one tool. On a machine so slow that a tool runs into its limit, try again."""
+        for _ in range(AIMED_TRIES_MAX):
+            backlog, order = self._backlog(), self._new_order()
+            # The order is new and the first in the process: its n-th tool makes the n-th Pending and the n-th call.
+            code = self._children.work([order, *backlog], f"{aim.point}:{TOOLS.index(tool) + 1}")
+            if code != -signal.SIGKILL:
+                continue
+            kill = self._look_after(f"{tool} {aim.window}", aim.recovery.get(tool, ""), detail=f", {aim.point}")
+            found = [(one.intent, one.seen, calls) for one, calls in zip(kill.left, kill.calls, strict=True)]
+            if [intent for intent, _, _ in found] == [f"{order}#1/{tool}"]:
+                if found[0][1:] != (aim.state, aim.calls):
+                    self.misaimed.append(f"killed in {tool} {aim.window}: {found} instead of {aim.state}, {aim.calls}")
+                return
+        self.misaimed.append(f"{tool} {aim.window}: not hit in {AIMED_TRIES_MAX} tries")
 
     def _takeover(self, tool: str) -> None:
         """Kill a worker while it takes over what an earlier one left."""
@@ -273,9 +276,8 @@ def run_demo(folder: Path | None, seed: int | None, console: Console) -> int:
 
 def _run(place: Place, seed: int, console: Console) -> int:
     console.print(f"orders with a charge, a push and a mail each; a worker that is killed; seed {seed}")
-    for repository in (place.remote, place.source):
-        subprocess.run(["git", "init", "--quiet", "--bare", str(repository)], check=True)  # noqa: S603, S607 - git's PATH is the user's
     children = Children(place, _examples())
+    children.make_repositories()
     with _progress(console) as progress, children.shop():
         demo = Demo(place, children, random.Random(seed), progress)  # noqa: S311 - chance, not secrecy
         demo.run()

@@ -58,6 +58,12 @@ class Children:
         self._environment = {**kept, "PYTHONPATH": path, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
         self._shop = ""
 
+    def make_repositories(self) -> None:
+        """Make the two bare repositories."""
+        for repository in (self._place.remote, self._place.source):
+            command = ["git", "init", "--quiet", "--bare", str(repository)]
+            subprocess.run(command, check=True, env=self._environment)  # noqa: S603 - our own words
+
     @contextmanager
     def shop(self) -> Generator[None]:
         """Run the payment sandbox. It stops when its standard input ends, and so even if we are killed."""
