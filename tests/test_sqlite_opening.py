@@ -134,7 +134,7 @@ def test_opened_twice_in_one_process(tmp_path: Path) -> None:
         for name in ("log.db", "alias.db"):
             with pytest.raises(LogInUse):
                 Log.open(tmp_path / name)
-        os.unlink(tmp_path / "alias.db")
+        (tmp_path / "alias.db").unlink()
     Log.open(tmp_path / "log.db").close()
 
 
@@ -216,7 +216,7 @@ def test_used_after_close(tmp_path: Path) -> None:
 
 
 def test_a_living_process_keeps_its_branch_and_a_dead_one_does_not(tmp_path: Path) -> None:
-    """Field case 3: BranchBusy while the owner lives, other branches go on; after SIGKILL the branch is taken at once."""
+    """Field case 3: BranchBusy while the owner lives, other branches go on; after SIGKILL it is taken at once."""
     holder = child(HOLDER, tmp_path / "log.db", "order")
     assert line(holder) == "open"
     with Log.open(tmp_path / "log.db") as log:
