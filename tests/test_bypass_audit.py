@@ -153,7 +153,19 @@ CLOSED = frozenset({
     "__builtins__", "__closure__", "__globals__", "__subclasses__", "__traceback__", "ag_frame", "cr_frame", "f_back",
     "gi_frame", "tb_frame", "tb_next",
 })  # fmt: skip
-LEAVES = (str, bytes, int, float, complex, bool, type(None), types.ModuleType, types.FrameType, types.TracebackType)
+LEAVES = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    timedelta,
+    types.ModuleType,
+    types.FrameType,
+    types.TracebackType,
+)
 CONTAINERS = (dict, list, set, frozenset, tuple, bytearray, types.MappingProxyType)
 C_CALLABLES = (types.BuiltinMethodType, types.MethodWrapperType)
 UNBOUND_C = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
@@ -185,6 +197,8 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield "[item]", item
     elif isinstance(value, weakref.ReferenceType):
         yield "()", value()
+    if isinstance(value, (*CONTAINERS, types.CodeType)):
+        return
     if isinstance(value, types.FunctionType):
         yield ".__code__", value.__code__
         names = {"__defaults__", "__kwdefaults__", "__annotations__", *vars(value)}

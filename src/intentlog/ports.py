@@ -87,6 +87,10 @@ class Store(Protocol):
         """The records of one branch, or of all, oldest first, streamed from one snapshot."""
         ...
 
+    def integrity(self) -> list[str]:
+        """What the store finds wrong with its own files and indexes; empty if nothing."""
+        ...
+
     def count(self) -> int:
         """How many records there are, in all branches."""
         ...

@@ -116,29 +116,14 @@ def _pending_cases() -> Iterator[Case]:
         "SUSPENDED": (f"{_D}, not_sent 1.1, open, pending 2, dispatched 2.2, suspended 2.2, renewed 1", "pending 2"),
     }
     for state, (history, record) in undone.items():
+        cell, beside = (Event.PENDING, state), (f"{history}, note", record)
         for what, reason in (("open", "FENCED"), ("fence", "FENCED"), ("close", "FENCED"), ("cancel", "CANCELLED")):
-            yield Case(
-                Event.PENDING, state, "fenced", Reason(reason), f"{history}, {what}", record, f"{history}, note", record
-            )
+            yield Case(*cell, "fenced", Reason(reason), f"{history}, {what}", record, *beside)
         for other in ("drift", "tool", "key"):
-            yield Case(
-                Event.PENDING,
-                state,
-                "same_call",
-                Reason.DRIFT,
-                history,
-                f"{record} {other}",
-                history,
-                f"{record} KEYED",
-            )
-        yield Case(
-            Event.PENDING, state, "current_generation", Reason.RENEWED, *renewed[state], renewed[state][0], _g2(record)
-        )
-        yield Case(Event.PENDING, state, "undecided", Reason.DECIDED, *done_by_late[state], history, record)
-
-
-def _g2(record: str) -> str:
-    return f"{record} g2"
+            yield Case(*cell, "same_call", Reason.DRIFT, history, f"{record} {other}", history, f"{record} KEYED")
+        reborn = f"{renewed[state][1]} g2"
+        yield Case(*cell, "current_generation", Reason.RENEWED, *renewed[state], renewed[state][0], reborn)
+        yield Case(*cell, "undecided", Reason.DECIDED, *done_by_late[state], *beside)
 
 
 # Histories that the cases below begin with.
@@ -147,15 +132,16 @@ BASES = {
     "P": "open, pending 1",
     "D": _D,
     "E": f"{_D}, ended 1.1",
-    "N": f"{_D}, not_sent 1.1",
     "R": f"{_D}, returned 1.1",
     "U": "open, pending 1 UNSAFE, dispatched 1.1, ended 1.1",
     "P2": f"{_D}, open, pending 2",  # attempt 1 may have sent, attempt 2 has declared
     "UP2": "open, pending 1 UNSAFE, dispatched 1.1, open, pending 2 UNSAFE",
     "D2": _TWICE,
+    "D2E": f"{_TWICE}, ended 2.2",
+    "Q": "open, pending 1 QUERYABLE, dispatched 1.1, ended 1.1",
     "READ": "open, read 1",
 }
-# event and state | guard | reason | begins with | what makes it refuse | what makes it admit | record [| the one admitted]
+# cell | guard | reason | begins with [/ its twin] | what makes it refuse | what makes it admit | record [| twin]
 GUARDS = """
 DISPATCHED PENDING    | fenced | FENCED | P | open | note | dispatched 1.1
 DISPATCHED PENDING    | fenced | CANCELLED | P2 | cancel | note | dispatched 2.2
@@ -165,9 +151,10 @@ DISPATCHED PENDING    | next_dispatch | NUMBER | P2 | note | note | dispatched 2
 DISPATCHED PENDING    | next_dispatch | NUMBER | P2 | note | note | dispatched 2.1 | dispatched 2.2
 DISPATCHED DISPATCHED | fenced | CANCELLED | E | cancel | note | dispatched 1.2
 DISPATCHED DISPATCHED | fenced | FENCED | E | open | note | dispatched 1.2
-DISPATCHED DISPATCHED | undecided | DECIDED | D2 | ended 2.2, returned 1.1 | ended 2.2, not_sent 1.1 | dispatched 2.3
+DISPATCHED DISPATCHED | undecided | DECIDED | D2E | returned 1.1 | not_sent 1.1 | dispatched 2.3
 DISPATCHED DISPATCHED | call_ended | CALLING | D | note | ended 1.1 | dispatched 1.2
-DISPATCHED DISPATCHED | class_permits | IN_DOUBT | UD | ended 1.1 | ended 1.1, open, pending 2 | dispatched 1.2
+DISPATCHED DISPATCHED | class_permits | IN_DOUBT | U/E | note | note | dispatched 1.2
+DISPATCHED DISPATCHED | class_permits | IN_DOUBT | Q/E | note | note | dispatched 1.2
 DISPATCHED DISPATCHED | next_dispatch | NUMBER | E | note | note | dispatched 1.1 | dispatched 1.2
 COMMITTED DISPATCHED  | known_dispatch | NUMBER | D2 | note | note | returned 2.1 | returned 2.2
 COMMITTED PENDING     | known_dispatch | NUMBER | P2 | note | note | returned 2.1 | returned 1.1
@@ -211,7 +198,8 @@ def read_cases() -> Iterator[Case]:
     for line in GUARDS.strip().splitlines():
         cell, guard, reason, base, refuses, admits, record, *twin = (part.strip() for part in line.split("|"))
         event, state = cell.split()
-        history, beside = (f"{BASES[base]}, {after}" for after in (refuses, admits))
+        first, _, second = base.partition("/")
+        history, beside = f"{BASES[first]}, {refuses}", f"{BASES[second or first]}, {admits}"
         yield Case(Event[event], state, guard, Reason(reason), history, record, beside, (twin or [record])[0])
 
 
@@ -288,7 +276,7 @@ def check_out_of_reach(state: str) -> None:
         (replace(operation, dispatches=(Dispatch(number - 1, 1, at(1), Fate.CALLING),)), Reason.CALLING),
     ):
         reply = machine.apply(world.branch, forged, record, 9, at(9))
-        assert isinstance(reply, Refusal)
+        assert isinstance(reply, Refusal), reason
         assert reply.reason is reason
 
 
@@ -352,3 +340,60 @@ def test_every_mutation_of_the_table_is_caught(monkeypatch: pytest.MonkeyPatch) 
                 continue
         missed.append(name)
     assert missed == []
+
+
+# --- the branch's own records ---------------------------------------------------------------------------------------
+
+# After each history, and for each record of the branch: admitted, or why not.
+BRANCH_GRID = """
+                open 1  open 2  open 3  fence 1 close 1 cancel 1 note 1
+nothing         ok      NUMBER  NUMBER  FENCED  FENCED  FENCED   ok
+open            NUMBER  ok      NUMBER  ok      ok      ok       ok
+open, cancel    NUMBER  ok      NUMBER  ok      ok      ok       ok
+open, fence     NUMBER  ok      NUMBER  FENCED  FENCED  FENCED   ok
+open, close     NUMBER  ok      NUMBER  FENCED  FENCED  FENCED   ok
+open, open      NUMBER  NUMBER  ok      FENCED  FENCED  FENCED   ok
+"""
+
+
+def check_branch_table() -> None:
+    """Every record of a branch in every state of it."""
+    header, *lines = BRANCH_GRID.strip("\n").splitlines()
+    words = header.split()
+    texts = [" ".join(pair) for pair in zip(words[::2], words[1::2], strict=True)]
+    for line in lines:
+        history, wanted = line[:16].strip(), line[16:].split()
+        world = World() if history == "nothing" else build(history)
+        for text, mark in zip(texts, wanted, strict=True):
+            reply = answer(world, record_of(text, world))
+            found = reply.reason if isinstance(reply, Refusal) else "ok"
+            assert found == mark, f"{text} after {history}"
+
+
+def test_each_branch_cell() -> None:
+    """BRANCH_TABLE: attempts are numbered without a gap; only the open one is fenced, closed or cancelled."""
+    assert set(machine.BRANCH_TABLE) == set(r.BranchRecord.__args__)
+    check_branch_table()
+
+
+@pytest.mark.parametrize("kind", [k for k, guards in machine.BRANCH_TABLE.items() if guards])
+def test_every_mutation_of_the_branch_table_is_caught(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taking the guard from any record of a branch fails the check above."""
+    monkeypatch.setitem(machine.BRANCH_TABLE, kind, ())
+    with pytest.raises(AssertionError):
+        check_branch_table()
+
+
+@pytest.mark.parametrize("text", ["pending 1", "dispatched 1.2"])
+def test_a_zombie_is_told_that_it_is_fenced_whatever_its_state(text: str) -> None:
+    """Where the table has no cell, a fenced attempt hears FENCED, so that it stops instead of looking again (I2)."""
+    world = build("open, pending 1, withdrawn 1, open" if text != "pending 1" else f"{_D}, open")
+    assert answer(world, record_of(text, world)).reason is Reason.FENCED
+
+
+def test_a_read_does_not_wipe_out_a_doubt() -> None:
+    """Doubt is per operation and sticks: a READ's record may not follow an open dispatch and make it vanish."""
+    world = build("open, pending 1 UNSAFE, dispatched 1.1, open")
+    reply = answer(world, record_of("read 2", world))
+    if isinstance(reply, Change):
+        assert reply.operations[0].dispatches == world.operation().dispatches

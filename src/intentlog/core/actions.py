@@ -246,6 +246,7 @@ class Plan(NamedTuple):
         describe: an error as evidence, secrets masked.
         encode: a result as bytes; raises codec.NotRecordable.
         decode: a recorded result as the annotated type; raises ValueError.
+        implied_value: the recorded form of the only value that the tool can return, or None.
         retry_times: how often the call may be repeated within this one.
         retry_backoff_ns: the wait before the first repeat; it doubles with each.
         read_durability: of a READ's record.
@@ -264,6 +265,7 @@ class Plan(NamedTuple):
     describe: Callable[[BaseException], ErrorText]
     encode: Callable[[object], bytes]
     decode: Callable[[bytes], Any]
+    implied_value: bytes | None
     retry_times: int
     retry_backoff_ns: int
     read_durability: Durability

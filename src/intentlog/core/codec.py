@@ -104,12 +104,12 @@ def decode_value(encoded: bytes, of_type: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _encode_model(value: Any) -> Any:
+def _encode_model(value: object) -> object:
     """Pydantic models by their own serialiser, without importing pydantic."""
-    dump = getattr(type(value), "model_dump", None)
+    dump = getattr(value, "model_dump", None)
     if dump is None:
         raise NotImplementedError(f"objects of type {type(value).__name__} cannot be recorded")
-    return dump(value, mode="json")
+    return dump(mode="json")
 
 
 def _decode_model(of_type: Any, value: Any) -> Any:

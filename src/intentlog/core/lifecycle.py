@@ -239,7 +239,7 @@ def _replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
     if decided.fate is Fate.REJECTED:
         error: ErrorText | None = yield FetchError(decided.seq)
         raise answers.rejected(intent, operation, error, replayed=True)
-    payload = None if decided.value_seq is None else (yield Fetch(decided.value_seq))
+    payload = plan.implied_value if decided.value_seq is None else (yield Fetch(decided.value_seq))
     if payload is None:
         raise OutcomeUnavailable("it is done, but its value was not recorded", intent_id=intent)
     try:

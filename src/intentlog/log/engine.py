@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from intentlog import failpoints
-from intentlog.core import check, codec, lifecycle, restart
+from intentlog.core import check, codec, lifecycle, recovery, restart
 from intentlog.core.actions import IntentId, Outcome, Plan, Script
-from intentlog.core.effects import EffectKind, nanoseconds
-from intentlog.core.records import End, Settlement
-from intentlog.core.state import OPEN_STATES, State
+from intentlog.core.effects import EffectKind, nanoseconds, stricter
+from intentlog.core.records import End, Resolution, Settlement
+from intentlog.core.state import OPEN_STATES, Branch, Intent, Operation, State
 from intentlog.errors import (
     ArgumentDrift,
     ArgumentsNotRecordable,
@@ -146,6 +146,7 @@ class Engine:
             decode=partial(codec.decode_value, of_type=usable.signature.returns),
             retry_times=usable.retry.times if usable.retry else 0,
             retry_backoff_ns=nanoseconds(usable.retry.backoff) if usable.retry else 0,
+            implied_value=b"null" if usable.signature.returns in (None, type(None)) else None,
             read_durability=usable.durability,
             dispatch_grace_ns=nanoseconds(self.settings.dispatch_grace),
             death_is_certain=self.store.death_is_certain,
@@ -226,9 +227,10 @@ class Engine:
         for name, text in (("by", by), ("why", why)):
             if not text.strip():
                 raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log")
-        payload, value = None, cast("Applied[object]", answer).value if isinstance(answer, Applied) else None
-        if value is not None:
+        payload = None
+        if isinstance(answer, Applied) and answer.has_value:
             try:
+                value: object = cast("Applied[object]", answer).value
                 payload = codec.encode_value(value, self.settings.result_bytes_max)
             except codec.NotRecordable as error:
                 raise ArgumentsNotRecordable(f"the value cannot be recorded: {error}") from error
@@ -238,30 +240,34 @@ class Engine:
     # --- reads ------------------------------------------------------------------------------------------------
 
     def open_intents(self) -> list[OpenIntent]:
-        """Every intent without outcome or settlement, and every operation with a contradiction."""
+        """Every intent without outcome or settlement."""
         self.duty.flush()
-        found: list[OpenIntent] = []
-        for branch, operation in self.store.operations(None, open_only=True):
-            view = self.duty.branch_view(branch)
-            for intent in operation.intents:
-                if intent.state not in OPEN_STATES:
-                    continue
-                dispatches = [d for d in operation.dispatches if d.attempt == intent.attempt]
-                current = intent.attempt == view.branch.attempt and view.owner_lives
-                calling = current and operation.calling(intent.attempt)
-                found.append(
-                    OpenIntent(
-                        intent_id=IntentId.of(branch, intent.attempt, operation.step),
-                        seq=operation.last_seq,
-                        tool=operation.tool,
-                        effect=operation.declaration.kind,
-                        state=intent.state,
-                        dispatched_at=_time(dispatches[-1].at.wall_ns) if dispatches else None,
-                        in_doubt=intent.state is State.DISPATCHED and not calling,
-                        contradicts=operation.contradicts,
-                    )
-                )
-        return found
+        return [
+            self._open_intent(branch, operation, intent)
+            for branch, operation in self.store.operations(None, open_only=True)
+            for intent in operation.intents
+            if intent.state in OPEN_STATES
+        ]
+
+    def _open_intent(self, branch: str, operation: Operation, intent: Intent) -> OpenIntent:
+        view = self.duty.branch_view(branch)
+        dispatches = [d for d in operation.dispatches if d.attempt == intent.attempt]
+        calling = view.owner_lives and intent.attempt == view.branch.attempt and operation.calling(intent.attempt)
+        present = _present(operation.tool)
+        declaration = stricter(operation.declaration, present) if present else operation.declaration
+        todo = recovery.resolution(operation, declaration, view.branch, view.now)
+        unsettled = todo in (Resolution.ASK_PERSON, Resolution.PROBE)
+        return OpenIntent(
+            intent_id=IntentId.of(branch, intent.attempt, operation.step),
+            seq=operation.last_seq,
+            tool=operation.tool,
+            effect=operation.declaration.kind,
+            state=intent.state,
+            dispatched_at=_time(dispatches[-1].at.wall_ns) if dispatches else None,
+            in_doubt=intent.state is State.DISPATCHED and not calling and unsettled,
+            resolution=todo,
+            contradicts=operation.contradicts,
+        )
 
     def contradictions(self) -> list[IntentId]:
         """The operations of which a late outcome says other than what was settled."""
@@ -286,29 +292,40 @@ class Engine:
         """The records of a branch, oldest first."""
         self.duty.flush(check_name("branch", branch, slash=True))
         for stored in self.store.history(branch):
-            payload = None if stored.payload is None else msgspec.json.decode(stored.payload)
+            try:
+                payload = None if stored.payload is None else msgspec.json.decode(stored.payload)
+            except msgspec.MsgspecError as error:
+                raise LogDamaged(f"the payload of record {stored.seq} cannot be read: {error}") from error
             kind = type(stored.record).__name__
             yield Entry(stored.seq, kind, _time(stored.at.wall_ns), stored.record, payload)
 
     def verify(self) -> Report:
-        """Hold the whole log against its chains, the rules and the invariants."""
+        """Hold the whole log against its file's own check, its chains, the rules and the invariants."""
         self.duty.flush()
-        problems: list[Problem] = []
-        branches = records = 0
-        for branch, row in self.store.branches(unfinished_only=False):
-            try:
-                history = list(self.store.history(branch))
-                operations = {(o.step, o.generation): o for _, o in self.store.operations(branch, open_only=False)}
-            except LogDamaged as damage:
-                problems.append(Problem(branch, 0, damage.message))
-                continue
-            findings = check.check_branch(branch, row, history, operations)
-            problems.extend(Problem(branch, seq, text) for seq, text in findings)
-            branches, records = branches + 1, records + len(history)
-        total = self.store.count()
-        if total != records:
-            problems.append(Problem("", 0, f"{total - records} records belong to no branch's chain"))
+        problems = [Problem("", 0, text) for text in self.store.integrity()]
+        branches = records = total = 0
+        try:
+            for branch, row in self.store.branches(unfinished_only=False):
+                found, read = self._verify_branch(branch, row)
+                problems.extend(found)
+                branches, records = branches + 1, records + read
+            total = self.store.count()
+        except LogDamaged as damage:
+            problems.append(Problem("", 0, damage.message))
+        else:
+            if total != records and not problems:
+                problems.append(Problem("", 0, f"{total - records} records belong to no branch's chain"))
         return Report(tuple(problems), total, branches)
+
+    def _verify_branch(self, branch: str, row: Branch) -> tuple[list[Problem], int]:
+        """What is wrong with one branch, and how many of its records could be read."""
+        try:
+            history = list(self.store.history(branch))
+            operations = {(o.step, o.generation): o for _, o in self.store.operations(branch, open_only=False)}
+        except LogDamaged as damage:
+            return [Problem(branch, 0, damage.message)], 0
+        findings = check.check_branch(branch, row, history, operations)
+        return [Problem(branch, seq, text) for seq, text in findings], len(history)
 
     @property
     def counters(self) -> Counters:

@@ -74,6 +74,8 @@ class ToolHands:
         match answer:
             case Applied():
                 found = cast("Applied[object]", answer)
+                if not found.has_value:
+                    return Found(Answer.APPLIED)
                 try:
                     return Found(Answer.APPLIED, codec.encode_value(found.value, self._bytes_max))
                 except codec.NotRecordable as error:

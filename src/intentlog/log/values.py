@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Annotated, Any, Generic, TypeVar
 
 from intentlog.core.actions import IntentId
 from intentlog.core.effects import nanoseconds
-from intentlog.core.records import End, Record
+from intentlog.core.records import End, Record, Resolution
 from intentlog.errors import ToolMisdefined
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+class _NoValue(Enum):
+    """The value is not known, which is not the same as None."""
+
+    NO_VALUE = "no value"
+
+
+NO_VALUE = _NoValue.NO_VALUE
+_UNKNOWN_VALUE: Any = NO_VALUE
 
 
 class SecretMark:
@@ -48,9 +59,19 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Applied(Generic[T_co]):
-    """A probe's or a person's answer: the effect happened. `value` is what the tool would have returned, if known."""
+    """A probe's or a person's answer: the effect happened.
 
-    value: T_co | None = None
+    Attributes:
+        value: what the tool would have returned. `Applied()` leaves it open: a replay then raises
+            `OutcomeUnavailable`, unless the tool returns None.
+    """
+
+    value: T_co = _UNKNOWN_VALUE
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the value is known."""
+        return self.value is not NO_VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +116,8 @@ class OpenIntent:
         effect: its effect class, as recorded.
         state: PENDING or DISPATCHED.
         dispatched_at: when it was last dispatched (UTC), or None.
-        in_doubt: whether it may have been sent, and nobody is calling any more.
+        in_doubt: whether it may have been sent, nobody is calling any more, and its class cannot settle it (yet).
+        resolution: what is to be done about it, if nobody is calling.
         contradicts: whether a late outcome says other than what was settled.
     """
 
@@ -106,6 +128,7 @@ class OpenIntent:
     state: str
     dispatched_at: datetime | None
     in_doubt: bool
+    resolution: Resolution
     contradicts: bool
 
 

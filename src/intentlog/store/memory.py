@@ -155,6 +155,11 @@ class MemoryStore:
         self._check()
         yield from [s for s in self._disk.live.events.values() if branch in (None, s.branch)]
 
+    def integrity(self) -> list[str]:
+        """See `ports.Store.integrity`."""
+        self._check()
+        return []
+
     def count(self) -> int:
         """See `ports.Store.count`."""
         self._check()

@@ -36,6 +36,7 @@ CREATE INDEX open_operations ON operations (branch) WHERE is_open;
 """
 
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
+SALT = "SELECT value FROM meta WHERE key = 'salt'"
 COUNT = "SELECT count(*) FROM events"
 BRANCH = "SELECT state FROM branches WHERE branch = ?"
 BRANCHES = "SELECT branch, state FROM branches ORDER BY branch"

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from typing import Any
 
 import apsw
 
 from intentlog.core import codec
-from intentlog.core.actions import Append, Appended, BranchView, Interrupted, Refused, View
-from intentlog.core.records import Dispatched, Instant, Pending, Stored
+from intentlog.core.actions import Append, Appended, Interrupted, Refused
+from intentlog.core.records import Dispatched, Pending, Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.errors import LogClosed, LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening, schema
 from intentlog.store.connection import Connection
 from intentlog.store.locks import Locks, lives
+from intentlog.store.reads import SqliteReads, damage_of, reading
 from intentlog.store.staging import stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
-_HISTORY_PAGE = 1_000
 _open_here: dict[tuple[int, int], int] = {}  # (device, inode) of logs that this process writes -> pid
 _open_here_lock = RLock()
 
@@ -57,7 +56,7 @@ class _Rows:
             self._execute(schema.PUT_OPERATION, (*key, one.is_open, codec.encode_state(one)))
 
 
-class SqliteStore:
+class SqliteStore(SqliteReads):
     """A log in one SQLite file. Safe from several threads: each call holds the store's lock.
 
     Args:
@@ -102,7 +101,8 @@ class SqliteStore:
         except BaseException:
             self.close()
             raise
-        self._salt = bytes(self._connected().execute("SELECT value FROM meta WHERE key = 'salt'").get)
+        with reading(self._path):
+            self._salt = bytes(self._connected().execute(schema.SALT).get)
 
     def _open_reader(self, vfs: str | None) -> None:
         self._connection = opening.connect(self._path, reader=True, vfs=vfs)
@@ -191,7 +191,7 @@ class SqliteStore:
             replies = stage(_Rows(connection), entries, self._clock.now())
             written = any(isinstance(reply, Appended) for reply in replies)
             connection.execute("COMMIT" if written else "ROLLBACK")
-        except (apsw.FullError, AssertionError):
+        except apsw.FullError:
             self._roll_back(connection)
             raise
         except apsw.BusyError as error:  # only BEGIN can meet it
@@ -201,6 +201,9 @@ class SqliteStore:
             ) from error
         except apsw.Error as error:
             raise self._poisoned(error) from error
+        except Exception as error:  # not the disk: a damaged row, or a mistake of our own; nothing was written
+            self._roll_back(connection)
+            raise damage_of(self._path, error) from error
         except BaseException as signal:
             # COMMIT raises its own errors: out of the transaction, after staging, it went through.
             landed = replies is not None and not connection.in_transaction
@@ -246,108 +249,23 @@ class SqliteStore:
         if self._locks is None or not self._locks.become_keeper():
             return
         try:
-            connection.set_busy_timeout(0)
+            connection.set_busy_timeout(0)  # a reader's snapshot is not waited for: the next commit tries again
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-            connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'upkeep'")  # takes the header's sync
-        except apsw.BusyError:
-            connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
-        except apsw.FullError:
-            return  # nothing was lost; the next append meets it and says so
-        except apsw.Error as error:
-            self._poisoned(error)  # what was acknowledged stands; the next append is refused
-        else:
             self._frames = 0
             self._upkeep_commits += 1
+        except (apsw.BusyError, apsw.FullError):
+            return  # nothing was lost; if there is no room, the next append meets it and says so
+        except apsw.Error as error:
+            self._poisoned(error)  # what was acknowledged stands; the next use is refused
+        finally:
+            connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
 
-    # --- reads -----------------------------------------------------------------------------------------------------
-
-    def view(self, branch: str, step: str) -> View:
-        """See `ports.Store.view`."""
-        with self._lock:
-            connection = self._connected()
-            state = connection.execute(schema.BRANCH, (branch,)).get
-            operation = connection.execute(schema.NEWEST_OPERATION, (branch, step)).get
-            return View(
-                Branch() if state is None else codec.decode_branch(state),
-                None if operation is None else codec.decode_operation(operation),
-                self._clock.now(),
-            )
-
-    def branch_view(self, branch: str) -> BranchView:
-        """See `ports.Store.branch_view`. Both reads see one snapshot."""
-        with self._lock:
-            connection = self._connected()
-            connection.execute("SAVEPOINT view")
-            state = connection.execute(schema.BRANCH, (branch,)).get
-            row = Branch() if state is None else codec.decode_branch(state)
-            operations = tuple(operation for _, operation in self.operations(branch, open_only=True))
-            connection.execute("RELEASE view")
-            return BranchView(row, operations, self._lives(row.owner), self._clock.now())
+    # --- life ------------------------------------------------------------------------------------------------------
 
     def _lives(self, owner: str) -> bool:
         holder = owner.partition(".")[0]
         return self._locks.lives(holder) if self._locks else lives(self._folder, holder)
-
-    def record(self, seq: int) -> Stored | None:
-        """See `ports.Store.record`."""
-        with self._lock:
-            rows = self._rows(schema.EVENT, (seq,))
-            return _stored(rows[0]) if rows else None
-
-    def history(self, branch: str | None) -> Iterator[Stored]:
-        """See `ports.Store.history`. A branch is walked back along its chain, then read forwards."""
-        if branch is None:
-            yield from self._all_history()
-            return
-        with self._lock:
-            state = self._connected().execute(schema.BRANCH, (branch,)).get
-            seq = 0 if state is None else codec.decode_branch(state).head_seq
-            places: list[int] = []
-            while seq:
-                places.append(seq)
-                previous = self._connected().execute(schema.PREVIOUS_SEQ, (seq,)).get
-                if previous is None or previous >= seq:
-                    break  # a hole or an edit: `verify` says which
-                seq = previous
-        for place in reversed(places):
-            stored = self.record(place)
-            if stored is not None:
-                yield stored
-
-    def _all_history(self) -> Iterator[Stored]:
-        after = 0
-        while True:
-            with self._lock:
-                rows = self._rows(schema.EVENTS_AFTER, (after, _HISTORY_PAGE))
-            for row in rows:
-                yield _stored(row)
-            if len(rows) < _HISTORY_PAGE:
-                return
-            after = rows[-1][0]
-
-    def count(self) -> int:
-        """See `ports.Store.count`."""
-        with self._lock:
-            return int(self._connected().execute(schema.COUNT).get)
-
-    def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
-        """See `ports.Store.branches`."""
-        with self._lock:
-            rows = self._rows(schema.UNFINISHED_BRANCHES if unfinished_only else schema.BRANCHES)
-        for branch, state in rows:
-            yield branch, codec.decode_branch(state)
-
-    def operations(self, branch: str | None, *, open_only: bool) -> Iterator[tuple[str, Operation]]:
-        """See `ports.Store.operations`."""
-        every, of_one = schema.OPEN if open_only else schema.ALL
-        query, values = (every, ()) if branch is None else (of_one, (branch,))
-        with self._lock:
-            rows = self._rows(query, values)
-        for of_branch, state in rows:
-            yield of_branch, codec.decode_operation(state)
-
-    # --- life ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """See `ports.Store.close`."""
@@ -361,9 +279,6 @@ class SqliteStore:
                 with _open_here_lock:
                     _open_here.pop(self._identity, None)
                 self._identity = None
-
-    def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
-        return self._connected().execute(query, values).fetchall()
 
     def _connected(self) -> Connection:
         if os.getpid() != self._pid:
@@ -379,12 +294,3 @@ class SqliteStore:
         if self._locks is None:
             raise LogUnavailable(f"{self._path} was opened for reading only")
         return connection
-
-
-def _stored(row: tuple[Any, ...]) -> Stored:
-    seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain = row
-    try:
-        at = Instant(wall_ns, boot_id.hex() if boot_id else "", boot_ns or 0)
-        return Stored(seq, branch, at, codec.decode_record(record), payload, previous_seq, chain)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise LogDamaged(f"record {seq} cannot be read: {error}") from error
