@@ -36,17 +36,23 @@ def branch(before: Branch, record: r.BranchRecord, at: r.Instant) -> Branch:
                 attempt=record.attempt,
                 owner=record.owner,
                 latest_wall_ns=latest,
+                fenced_at=_fence(before, at),
                 head_seq=before.head_seq,
                 head_chain=before.head_chain,
             )
         case r.AttemptFenced():
-            return replace(before, fenced=True, latest_wall_ns=latest)
+            return replace(before, fenced=True, fenced_at=_fence(before, at), dispatched=False, latest_wall_ns=latest)
         case r.AttemptClosed():
             return replace(before, end=record.end, latest_wall_ns=latest)
         case r.CancelRequested():
             return replace(before, cancelled=True, latest_wall_ns=latest)
         case r.ApplicationEvent():
             return replace(before, latest_wall_ns=latest)
+
+
+def _fence(before: Branch, at: r.Instant) -> r.Instant:
+    """A fence that finds nothing new dispatched moves no bound: the earlier one stands."""
+    return before.fenced_at if before.fenced_at and not before.dispatched else at
 
 
 def operation(
@@ -68,7 +74,7 @@ def operation(
         case r.Committed():
             now = _outcome(now, record, seq)
         case r.CallEnded():
-            now = _with_fate(now, record.dispatch_no, Fate.ENDED)
+            now = _with_fate(now, record.dispatch_no, Fate.ENDED, at)
         case r.Suspended():
             now = _with_fate(now, record.dispatch_no, Fate.SUSPENDED)
         case r.ProbeAnswered():
@@ -169,10 +175,10 @@ def _supersede(now: Operation, before_number: int, attempt: int | None = None) -
     )
 
 
-def _with_fate(now: Operation, number: int, fate: Fate) -> Operation:
+def _with_fate(now: Operation, number: int, fate: Fate, ended_at: r.Instant | None = None) -> Operation:
     return replace(
         now,
-        dispatches=tuple(replace(d, fate=fate) if d.number == number else d for d in now.dispatches),
+        dispatches=tuple(replace(d, fate=fate, ended_at=ended_at) if d.number == number else d for d in now.dispatches),
     )
 
 

@@ -254,8 +254,9 @@ def _replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
 def _ask(plan: Plan, view: View, operation: Operation, cause: BaseException | None) -> Script[tuple[Next, View]]:
     """Let the probe answer, record it, and settle what it settles. Raises InDoubt where it settles nothing."""
     declaration = stricter(operation.declaration, plan.declaration)
-    grace_ns = 0 if plan.death_is_certain else plan.dispatch_grace_ns
-    verdict, wait_ns, operation, now = yield from ask(plan.intent_id, view, operation, declaration, grace_ns)
+    grace_ns, certain = plan.dispatch_grace_ns, plan.death_is_certain
+    answered = yield from ask(plan.intent_id, view, operation, declaration, grace_ns, certain=certain)
+    verdict, wait_ns, operation, now = answered
     if verdict is Next.IN_DOUBT:
         yield from _unsettled(plan, operation, cause, now.wall_ns + wait_ns if wait_ns else None)
     if verdict is Next.RECALL:

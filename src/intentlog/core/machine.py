@@ -326,7 +326,9 @@ def apply(branch: Branch, operation: Operation | None, record: r.Record, seq: in
     if refusal:
         return refusal
     operations = fold.operation(operation, record, rule.to, seq, at)
-    return Change(replace(branch, latest_wall_ns=max(branch.latest_wall_ns, at.wall_ns)), operations)
+    dispatched = branch.dispatched or event is Event.DISPATCHED
+    latest_wall_ns = max(branch.latest_wall_ns, at.wall_ns)
+    return Change(replace(branch, latest_wall_ns=latest_wall_ns, dispatched=dispatched), operations)
 
 
 def _first_refusal(guards: tuple[Guard, ...], situation: Situation) -> Refusal | None:

@@ -254,13 +254,17 @@ INTENT_RECORDS = (
 )
 
 
+# What a call's time is bounded by: these keep the boot clock, the others the wall clock alone.
+BOUNDS_A_CALL = (AttemptOpened, AttemptFenced, Dispatched, CallEnded)
+
+
 class Stored(Struct, frozen=True):
     """A record as it stands in the log.
 
     Attributes:
         seq: its place in the whole log, rising.
         branch: the branch that it belongs to.
-        at: when it was appended; boot clock and boot id are kept for Dispatched only (else "" and 0).
+        at: when it was appended; boot clock and boot id are kept for BOUNDS_A_CALL only (else 0 and "").
         record: the record.
         payload: arguments, value or event payload, as encoded bytes; None where there is none.
         previous_seq: the branch's record before this one, 0 for its first.

@@ -2,8 +2,10 @@
 
 One table, total, without a default: every cell is written down. Time enters through two bounds:
 
-* A probe's NOT_APPLIED counts only when a write could be seen by now: a *lower* bound of the time from the last
-  dispatch to the probe's start must reach `time_limit + settle`, and `dispatch_grace` more where the owner may live.
+* A probe's NOT_APPLIED counts only when a write could be seen by now: a *lower* bound of the time from the latest
+  moment at which the call can have begun to the probe's start must reach `time_limit + settle`. What a call began (a
+  child process, a request on its way) outlives its owner, so that the owner's death shortens nothing but that moment:
+  it is `dispatch_grace` after Dispatched, or the call's end, or the fence that found the owner dead.
 * A receiver remembers a key for a window: an *upper* bound of the time from the first open dispatch, plus the call
   still to come, must stay inside it.
 """
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Answer, Instant, Resolution, Verdict
-from intentlog.core.state import Branch, Fate, Operation
+from intentlog.core.state import Branch, Operation
 
 KEY_MARGIN_NS = 60 * 1_000_000_000  # a re-send must fit into the window with this to spare
 
@@ -139,19 +141,27 @@ class Trust(NamedTuple):
     wait_ns: int
 
 
-def trust(operation: Operation, declaration: Declaration, started: Instant, owner_may_live_ns: int) -> Trust:
-    """Hold a probe's start against the operation's last dispatch.
+def trust(
+    operation: Operation, declaration: Declaration, branch: Branch, started: Instant, grace_ns: int, *, certain: bool
+) -> Trust:
+    """Hold a probe's start against the latest moment at which the operation's last call can have begun.
 
     Args:
         operation: the operation that was asked about.
         declaration: the stricter declaration.
+        branch: its branch.
         started: the clocks when the probe began.
-        owner_may_live_ns: `dispatch_grace`, or 0 where the owner is known to be dead.
+        grace_ns: `dispatch_grace`.
+        certain: whether whoever raised the fence knew the earlier owner for dead (a lock, not a lease).
     """
     last = operation.dispatches[-1]
-    grace_ns = owner_may_live_ns if last.fate is Fate.CALLING else 0
-    needed_ns = grace_ns + declaration.time_limit_ns + declaration.settle_ns
-    missing_ns = needed_ns - elapsed_at_least_ns(last.at, started)
+    since_begun_ns = elapsed_at_least_ns(last.at, started) - grace_ns
+    if last.ended_at is not None:
+        since_begun_ns = max(since_begun_ns, elapsed_at_least_ns(last.ended_at, started))
+    fenced = branch.attempt > last.attempt or branch.fenced
+    if certain and fenced and branch.fenced_at is not None:
+        since_begun_ns = max(since_begun_ns, elapsed_at_least_ns(branch.fenced_at, started))
+    missing_ns = declaration.time_limit_ns + declaration.settle_ns - since_begun_ns
     return Trust(missing_ns <= 0, max(0, missing_ns))
 
 

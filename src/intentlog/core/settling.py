@@ -13,7 +13,7 @@ from intentlog.core.state import Operation
 
 
 def ask(
-    intent: IntentId, view: View, operation: Operation, declaration: Declaration, owner_may_live_ns: int
+    intent: IntentId, view: View, operation: Operation, declaration: Declaration, grace_ns: int, *, certain: bool
 ) -> Script[tuple[Next, int, Operation, r.Instant]]:
     """Ask the probe; record what it answered and what that settles.
 
@@ -24,7 +24,7 @@ def ask(
     last = operation.dispatches[-1]
     attempt = operation.open_dispatches[-1].attempt
     probed: Probed = yield Probe(operation.tool, intent, operation.request_id, last.number, operation.first_seq)
-    counts, wait_ns = recovery.trust(operation, declaration, probed.started, owner_may_live_ns)
+    counts, wait_ns = recovery.trust(operation, declaration, view.branch, probed.started, grace_ns, certain=certain)
     verdict = recovery.after_probe(
         probed.answer,
         counts=counts,

@@ -48,6 +48,7 @@ class Dispatch(Struct, frozen=True, array_like=True):
     attempt: int
     at: Instant
     fate: Fate
+    ended_at: Instant | None = None  # when its call was seen to end, ambiguously
 
 
 class Intent(Struct, frozen=True, array_like=True):
@@ -131,6 +132,8 @@ class Branch(Struct, frozen=True, array_like=True):
     fenced: bool = False  # the present attempt was fenced by a restart
     cancelled: bool = False  # the present attempt was asked to stop
     latest_wall_ns: int = 0  # the latest wall clock ever recorded in the branch
+    fenced_at: Instant | None = None  # the first fence after the newest dispatch: an attempt opened, or fenced
+    dispatched: bool = False  # something was dispatched since that fence
     head_seq: int = 0
     head_chain: bytes = b""
 

@@ -217,8 +217,8 @@ class Engine:
 
     def recovering(self, branch: str) -> Script[list[restart.Classification]]:
         """The script that recovers one branch."""
-        grace_ns = 0 if self.store.death_is_certain else nanoseconds(self.settings.dispatch_grace)
-        return restart.recover_branch(branch, _present, grace_ns)
+        grace_ns = nanoseconds(self.settings.dispatch_grace)
+        return restart.recover_branch(branch, _present, grace_ns, certain=self.store.death_is_certain)
 
     def resolving(self, intent_id: str, answer: object, by: str, why: str, expect_seq: int | None) -> Script[None]:
         """The script that records a decision about an intent in doubt."""

@@ -19,11 +19,10 @@ class Locks:
     """This process' locks on one log. Safe from any thread.
 
     Args:
-        folder: the folder beside the log; made if it is missing, for its owner only.
+        folder: the folder beside the log.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self.owner = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._held: int | None = self._locked_file()

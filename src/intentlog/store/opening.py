@@ -12,6 +12,7 @@ import secrets
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -84,12 +85,39 @@ def file_system(folder: Path) -> str:
     return found
 
 
-def create_file(path: Path) -> None:
-    """Make the log's empty file, for its owner only, if it is not there."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    except FileExistsError:
+def create_log(path: Path, drafts: Path) -> None:
+    """Make a whole empty log and only then give it its name, so that a crash leaves a log or nothing.
+
+    Args:
+        path: the log; left alone if it is there.
+        drafts: a folder on the same file system.
+    """
+    if path.exists():
         return
+    draft = drafts / f"draft-{secrets.token_hex(6)}"
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        connection = open_connection(draft, apsw.SQLITE_OPEN_READWRITE, None)
+        try:
+            create_tables(connection)
+        finally:
+            connection.close()
+        with suppress(FileExistsError):  # another process was faster
+            path.hardlink_to(draft)
+        sync_folder(path.parent)
+    except (apsw.Error, OSError) as error:
+        raise LogUnavailable(f"{path} cannot be made: {error}", remedy="check the disk.") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in the folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def connect(path: Path, *, reader: bool, vfs: str | None) -> Connection:

@@ -11,7 +11,7 @@ CREATE TABLE events (
     branch TEXT NOT NULL,
     previous_seq INTEGER NOT NULL,
     wall_ns INTEGER NOT NULL,
-    boot_id BLOB,                      -- of Dispatched only
+    boot_id BLOB,                      -- of records that bound a call's time
     boot_ns INTEGER,
     record TEXT NOT NULL,              -- JSON, see core/codec.py
     payload BLOB,

@@ -14,7 +14,7 @@ from intentlog.core import codec
 from intentlog.core.actions import Append, Appended, Interrupted, Refused
 from intentlog.core.records import Dispatched, Pending, Stored
 from intentlog.core.state import Branch, Operation
-from intentlog.errors import LogClosed, LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
+from intentlog.errors import LogClosed, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening, schema
 from intentlog.store.connection import Connection
@@ -107,12 +107,13 @@ class SqliteStore(SqliteReads):
     def _open_reader(self, vfs: str | None) -> None:
         self._connection = opening.connect(self._path, reader=True, vfs=vfs)
         if not opening.check_format(self._connection, self._path):
-            raise LogDamaged(f"{self._path} is not a log: it is empty")
+            raise LogUnavailable(f"{self._path} is an empty file, not yet a log", remedy="a writer makes it one.")
 
     def _open_writer(self, vfs: str | None, wal_bytes: int) -> None:
         path = self._path
         opening.check_writable(path)
-        opening.create_file(path)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        opening.create_log(path, self._folder)
         self._claim()
         self._locks = Locks(self._folder)
         self._locks.sweep()

@@ -57,7 +57,7 @@ def _stage_one(rows: Rows, entry: Append, at: Instant) -> Appended | Refused:
     change = machine.apply(before, operation, record, seq, at)
     if isinstance(change, machine.Refusal):
         return Refused(change, View(before, operation, at))
-    kept = at if isinstance(record, r.Dispatched) else Instant(at.wall_ns, "", 0)
+    kept = at if isinstance(record, r.BOUNDS_A_CALL) else Instant(at.wall_ns, "", 0)
     body = codec.encode_record(record)
     chain = codec.chain(before.head_chain, seq, entry.branch, kept, body, entry.payload)
     branch = replace(change.branch, head_seq=seq, head_chain=chain)
