@@ -16,6 +16,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -123,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Thread(target=_stop_with_stdin, args=(server,), daemon=True).start()
     host, port = server.server_address[:2]
     print(f"{host!s}:{port}", flush=True)
-    server.serve_forever()
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def applied(world: World, record: r.Record) -> machine.Change | machine.Refusal:
 def grown(world: World, record: r.Record, change: machine.Change) -> World:
     """The world with the record that the machine admitted, chained as stores chain it."""
     seq, payload = world.seq + 1, b'"paid"' if isinstance(record, r.Pending | r.Committed | r.Supplied) else None
-    kept = at(seq) if isinstance(record, r.Dispatched) else Instant(at(seq).wall_ns, "", 0)
+    kept = at(seq) if isinstance(record, r.BOUNDS_A_CALL) else Instant(at(seq).wall_ns, "", 0)
     body, before = codec.encode_record(record), world.branch
     chain = codec.chain(before.head_chain, seq, BRANCH, kept, body, payload)
     branch = replace(change.branch, head_seq=seq, head_chain=chain)

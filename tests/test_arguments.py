@@ -57,8 +57,8 @@ ZERO = timedelta(0)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    with Log.open(tmp_path / "log.db") as opened:
+def log(quick_folder: Path) -> Iterator[Log]:
+    with Log.open(quick_folder / "log.db") as opened:
         yield opened
 
 
@@ -163,8 +163,10 @@ UNRECORDABLE = {
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Log]:
-    with Log.open(tmp_path / "log.db", settings=Settings(argument_bytes_max=1_000, result_bytes_max=1_000)) as opened:
+def small(quick_folder: Path) -> Iterator[Log]:
+    with Log.open(
+        quick_folder / "log.db", settings=Settings(argument_bytes_max=1_000, result_bytes_max=1_000)
+    ) as opened:
         yield opened
 
 
@@ -664,7 +666,7 @@ def returns(value: Any, of_type: Any) -> Any:
         (Colour.RED, Any),
         (2**80, int),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 def test_the_first_run_returns_what_a_replay_returns(log: Log, value: Any, of_type: Any) -> None:
     """DESIGN 10: decoded from what was recorded, by the annotation; the caller cannot come to rely on more."""
@@ -880,7 +882,10 @@ def test_a_secret_is_never_written(tmp_path: Path, effect: Any, error: Any) -> N
                 outcome = attempt.perform(login, "ada-lovelace", password=SECRET)
                 shown += [repr(outcome), repr(attempt)]
         except IntentLogError as answer:
-            shown += [repr(answer), str(answer), repr(vars(answer))]
+            if answer.intent_id:  # the guard's; a READ's own error reaches its caller as it is
+                shown += [repr(answer), str(answer), repr(vars(answer))]
+            else:
+                assert effect is READ
         except (ValueError, Down, LookupError, OSError):
             assert effect is READ, "only a READ's own error reaches its caller as it is"
         shown += [repr(entry) for entry in log.history(BRANCH)] + [repr(log.recover()), repr(log.open_intents())]
@@ -938,13 +943,13 @@ def test_a_secret_that_begins_like_another_is_masked_whole(tmp_path: Path) -> No
 
     @tool
     def login(a1: Secret[str], b1: Secret[str], a2: Secret[str], b2: Secret[str], a3: Secret[str], b3: Secret[str]):
-        raise ValueError(b1, b2, b3)
+        raise ValueError(a1, b1, a2, b2, a3, b3)
 
     pairs = [(f"key{n}", f"key{n}{SECRET}") for n in range(3)]
     with Log.open(tmp_path / "log.db") as log, pytest.raises(InDoubt), log.attempt(BRANCH) as attempt:
         attempt.call(login, *(secret for pair in pairs for secret in pair))
     with Log.open(tmp_path / "log.db") as log, pytest.raises(InDoubt), log.attempt("turned") as attempt:
-        attempt.call(login, *(secret for pair in pairs for secret in (pair[1], pair[0] + SECRET + "+")))
+        attempt.call(login, *(secret for pair in pairs for secret in reversed(pair)))
     assert not files_with(SECRET, tmp_path)
 
 

@@ -8,8 +8,8 @@ The witness is independent of the library: a file that the tool's function appen
 
 Not entered, because Python has no secret from them, and the documentation says so: closures (`__closure__`), `gc`,
 frames and tracebacks, and the globals of modules (`__globals__`, `__builtins__`, modules themselves). Nor are classes
-of Python and of other packages, which know of no tool, though their instances are; and methods written in C of values
-and containers are not called: they run nothing, and would empty what is being audited.
+of Python and of other packages, which know of no tool, though their instances are; and what is not called are methods
+written in C of values and containers, and `__init__` and its like: they would change what is being audited.
 
 Two controls keep the audit honest. Through an attempt, and after all that, the same function does run. And guards that
 leave their function in one of the usual places are caught by the same walk.
@@ -169,6 +169,7 @@ LEAVES = (
 CONTAINERS = (dict, list, set, frozenset, tuple, bytearray, types.MappingProxyType)
 C_CALLABLES = (types.BuiltinMethodType, types.MethodWrapperType)
 UNBOUND_C = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+REMAKING = frozenset({"__init__", "__setattr__", "__delattr__"})
 OBJECTS_MAX = 20_000
 
 
@@ -248,9 +249,7 @@ def derived(subject: Any) -> Iterator[Found]:
         "": lambda: subject,
         "copy": lambda: copy.copy(subject),
         "deepcopy": lambda: copy.deepcopy([subject]),
-        **{
-            f"pickle{n}": lambda n=n: pickle.loads(pickle.dumps(subject, n)) for n in range(pickle.HIGHEST_PROTOCOL + 1)
-        },
+        **{f"pickle{n}": lambda n=n: pickle.loads(pickle.dumps(subject, n)) for n in (0, 2, pickle.HIGHEST_PROTOCOL)},
         "reduce": subject.__reduce__,
         "reduce_ex": lambda: subject.__reduce_ex__(4),
         "object reduce": lambda: object.__reduce_ex__(subject, 4),
@@ -306,12 +305,11 @@ def clone(cls: Any, subject: Any) -> Any:
     return made
 
 
-def in_thread(subject: Any) -> threading.Thread:
+def in_thread(subject: Any) -> None:
     threading.excepthook = lambda args: None
     thread = threading.Thread(target=subject, args=(TEXT,))
     thread.start()
     thread.join()
-    return thread
 
 
 def in_executor(subject: Any) -> Any:
@@ -343,7 +341,7 @@ def argument_lists(subject: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]
 
 def may_be_called(value: Any) -> bool:
     """Every callable that could lead to a function: not the C methods of values and built-in containers."""
-    if not callable(value) or isinstance(value, UNBOUND_C):
+    if not callable(value) or isinstance(value, UNBOUND_C) or getattr(value, "__name__", "") in REMAKING:
         return False
     if isinstance(value, C_CALLABLES):
         owner = value.__self__
@@ -389,6 +387,8 @@ def audit(subject: Any) -> dict[str, Any]:
             if lines():
                 ran.append(path)
                 witness().unlink()
+        if ran:
+            break
         if depth == 0:
             doors = [found for found in walk(results, seen) if may_be_called(found.value)]
     return {"objects": len(seen), "called": called, "ran": ran, "codes": codes}

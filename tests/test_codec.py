@@ -160,7 +160,7 @@ def test_the_digest_is_what_the_format_says() -> None:
         ("null", str),
         (None, type(None)),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 def test_a_typed_value_comes_back_by_its_annotation(value: Any, of_type: Any) -> None:
     """DESIGN 10: what is recorded is decoded with the function's annotation, to an equal value of the same type."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -89,7 +88,7 @@ def test_the_table_is_total() -> None:
     assert there == set(product(Doubt, EffectKind, Lever)) == set(WANTED)
 
 
-@pytest.mark.parametrize("cell", list(WANTED), ids=lambda cell: "-".join(cell))
+@pytest.mark.parametrize("cell", list(WANTED), ids="-".join)
 def test_every_mutation_of_the_table_is_caught(
     cell: tuple[Doubt, EffectKind, Lever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +111,7 @@ def test_the_row_of_an_operation(doubt: Doubt) -> None:
     assert recovery.doubt(build(HISTORIES[doubt]).operation()) is doubt
 
 
-# --- after a probe ---------------------------------------------------------------------------------------------------------
+# --- after a probe --------------------------------------------------------------------------------------------------
 
 # answer, counts by now -> with the key remembered and nothing rejected beside it, otherwise
 AFTER = {
@@ -152,7 +151,7 @@ def test_after_a_probe_is_total() -> None:
     assert set(recovery.AFTER_PROBE) == set(product(Answer, (True, False)))
 
 
-# --- the clocks --------------------------------------------------------------------------------------------------------------
+# --- the clocks -----------------------------------------------------------------------------------------------------
 
 
 def clocks(wall: int, boot: int, boot_id: str = "a") -> Instant:
@@ -229,43 +228,62 @@ def test_only_keyed_has_a_key() -> None:
 
 QUERYABLE = declared(EffectKind.QUERYABLE, settle_ns=5 * SECOND, time_limit_ns=10 * SECOND, probe=True)
 GRACE = 3 * SECOND
+HELD, TAKEN, FENCED = (  # by attempt 1 still; by attempt 2 since second 101; fenced without another since second 101
+    Branch(attempt=1),
+    Branch(attempt=2, fenced_at=clocks(1001, 101)),
+    Branch(attempt=1, fenced=True, fenced_at=clocks(1001, 101)),
+)
 
 
-def edges() -> Iterator[tuple[Fate, int, int]]:
-    """Fate of the last dispatch, the grace that its owner may still have, and when a NOT_APPLIED begins to count."""
-    yield Fate.CALLING, GRACE, 18 * SECOND
-    yield Fate.CALLING, 0, 15 * SECOND  # its owner is known to be dead
-    yield Fate.ENDED, GRACE, 15 * SECOND  # it was seen to end: no grace is needed
-    yield Fate.ENDED, 0, 15 * SECOND
+def ended(second: int) -> Dispatch:
+    return Dispatch(1, 1, SINCE, Fate.ENDED, clocks(900 + second, second))
 
 
-@pytest.mark.parametrize(("fate", "grace_ns", "counts_after_ns"), list(edges()))
-def test_the_edge_of_a_settle_time(fate: Fate, grace_ns: int, counts_after_ns: int) -> None:
-    """NOT_APPLIED counts from dispatch_grace + time_limit + settle on, and until then says how long."""
-    operation = operation_with((SINCE, fate))
-    for missing_ns in (0, 1, SECOND, counts_after_ns):
-        elapsed_ns = counts_after_ns - missing_ns
-        started = Instant(SINCE.wall_ns, "a", SINCE.boot_ns + elapsed_ns)
-        found = recovery.trust(operation, QUERYABLE, started, grace_ns)
-        assert found == Trust(counts=missing_ns == 0, wait_ns=missing_ns)
-    long_after = Instant(SINCE.wall_ns, "a", SINCE.boot_ns + 10**6 * SECOND)
-    assert recovery.trust(operation, QUERYABLE, long_after, grace_ns) == Trust(counts=True, wait_ns=0)
+@pytest.mark.parametrize(
+    ("dispatch", "branch", "certain", "begun_by", "why"),
+    [
+        (Dispatch(1, 1, SINCE, Fate.CALLING), HELD, True, 103, "its owner begins within the grace"),
+        (Dispatch(1, 1, SINCE, Fate.CALLING), TAKEN, True, 101, "its owner was dead when the fence went up"),
+        (Dispatch(1, 1, SINCE, Fate.CALLING), FENCED, True, 101, "the same, without another attempt"),
+        (Dispatch(1, 1, SINCE, Fate.CALLING), TAKEN, False, 103, "a lease ran out: the owner may live"),
+        (Dispatch(1, 1, SINCE, Fate.CALLING), Branch(attempt=2), True, 103, "a fence without a time shortens nothing"),
+        (ended(102), HELD, True, 102, "it had begun when it was seen to end"),
+        (ended(104), HELD, True, 103, "it began within the grace, however late it ended"),
+        (ended(102), TAKEN, False, 102, "believed dead, and seen to end"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_edge_of_a_settle_time(dispatch: Dispatch, branch: Branch, certain: bool, begun_by: int, why: str) -> None:
+    """NOT_APPLIED counts time_limit + settle after the latest moment at which the call can have begun, to the ns."""
+    operation = replace(operation_with(), dispatches=(dispatch,))
+    counts_at_ns = (begun_by + 15) * SECOND
+    for missing_ns in (0, 1, SECOND, 10 * SECOND):
+        started = Instant(SINCE.wall_ns, "a", counts_at_ns - missing_ns)
+        found = recovery.trust(operation, QUERYABLE, branch, started, GRACE, certain=certain)
+        assert found == Trust(counts=missing_ns == 0, wait_ns=missing_ns), why
+    long_after = Instant(SINCE.wall_ns, "a", 10**6 * SECOND)
+    assert recovery.trust(operation, QUERYABLE, branch, long_after, GRACE, certain=certain) == Trust(True, 0)
 
 
 def test_settling_runs_from_the_last_dispatch() -> None:
     """However long ago the first was: the last must have had its time."""
     operation = operation_with((clocks(0, 0), Fate.ENDED), (SINCE, Fate.ENDED))
-    assert recovery.trust(operation, QUERYABLE, clocks(1014, 114), 0) == Trust(counts=False, wait_ns=SECOND)
+    found = recovery.trust(operation, QUERYABLE, Branch(attempt=2), clocks(1014, 114), 0, certain=True)
+    assert found == Trust(counts=False, wait_ns=SECOND)
 
 
-def test_the_grace_holds_while_any_open_dispatch_may_still_be_called() -> None:
-    """An owner who may live begins its call within the grace, also if a later dispatch was not sent."""
-    operation = operation_with((clocks(1000, 100), Fate.CALLING), (clocks(1001, 101), Fate.NOT_SENT))
-    found = recovery.trust(operation, QUERYABLE, clocks(1016, 116), 10 * SECOND)
+@pytest.mark.parametrize("fate", [Fate.NOT_SENT, Fate.ENDED])
+def test_the_grace_holds_while_any_open_dispatch_may_still_be_called(fate: Fate) -> None:
+    """An owner who may live begins its call within the grace, whatever became of a later dispatch meanwhile."""
+    first = Dispatch(1, 1, clocks(1000, 100), Fate.CALLING)
+    last = Dispatch(2, 2, clocks(1001, 101), fate, clocks(1002, 102) if fate is Fate.ENDED else None)
+    operation = replace(operation_with(), dispatches=(first, last))
+    found = recovery.trust(operation, QUERYABLE, Branch(attempt=2), clocks(1018, 118), 10 * SECOND, certain=False)
     assert not found.counts, "the first call may begin at 110 and be seen no earlier than 125"
 
 
 def test_the_wall_clock_does_not_settle() -> None:
     """A wall clock set forward makes no write visible."""
-    found = recovery.trust(operation_with((SINCE, Fate.ENDED)), QUERYABLE, clocks(10**6, 101), 0)
+    operation = operation_with((SINCE, Fate.ENDED))
+    found = recovery.trust(operation, QUERYABLE, HELD, clocks(10**6, 101), 0, certain=True)
     assert found == Trust(counts=False, wait_ns=14 * SECOND)

@@ -1,0 +1,188 @@
+"""`check_branch`: silent on a sound log; every kind of edit is found; each invariant by its own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from core_histories import BRANCH, World, build, forced
+from msgspec.structs import replace
+
+from intentlog.core import codec
+from intentlog.core import records as r
+from intentlog.core.check import INVARIANTS, check_branch
+from intentlog.core.records import Stored
+from intentlog.core.state import Fate
+
+SOUND = (
+    "open, note, read 1",
+    "open, pending 1, dispatched 1.1, returned 1.1, renewed 1, pending 1 g2, dispatched 1.1 g2, returned 1.1 g2, close",
+    "open, pending 1, withdrawn 1, pending 1, dispatched 1.1, not_sent 1.1, pending 1, dispatched 1.2, suspended 1.2",
+    "open, pending 1, dispatched 1.1, open, classified 1, pending 2, dispatched 2.2, returned 2.2",
+    "open, pending 1 UNSAFE, dispatched 1.1, fence, classified 1, not_applied 1, open, pending 2, dispatched 2.2",
+    "open, pending 1, fence, classified 1, never_sent 1, open, pending 2, dispatched 2.1, ended 2.1, probed 2.1",
+    "open, pending 1, dispatched 1.1, ended 1.1, applied 1 valueless, supplied 1, returned 1.1",
+)
+LONG = f"{SOUND[3]}, superseded 1, cancel, close"
+
+
+def findings(world: World, history: tuple[Stored, ...] | None = None) -> list[str]:
+    found = check_branch(BRANCH, world.branch, world.history if history is None else history, world.rows())
+    return [f"{finding.seq}: {finding.text}" for finding in found]
+
+
+@pytest.mark.parametrize("text", [*SOUND, LONG])
+def test_a_sound_log_is_silent(text: str) -> None:
+    """No finding where every record was admitted, at any length of the history."""
+    parts = text.split(", ")
+    for count in range(1, len(parts) + 1):
+        assert findings(build(", ".join(parts[:count]))) == []
+
+
+def test_an_empty_branch_is_silent() -> None:
+    """Nothing to find in nothing."""
+    assert findings(World()) == []
+
+
+# --- edits -----------------------------------------------------------------------------------------------------------
+
+
+def edited(index: int, **fields: object) -> Callable[[tuple[Stored, ...]], tuple[Stored, ...]]:
+    return lambda history: (*history[:index], replace(history[index], **fields), *history[index + 1 :])
+
+
+EDITS = {
+    "a changed body": edited(2, record=r.Dispatched(attempt=1, step="charge", dispatch_no=7)),
+    "a changed payload": edited(1, payload=b'{"cents":2}'),
+    "a payload taken away": edited(1, payload=None),
+    "an emptied payload": edited(1, payload=b""),
+    "a changed time": lambda h: edited(2, at=replace(h[2].at, wall_ns=1))(h),
+    "a changed boot": lambda h: edited(2, at=replace(h[2].at, boot_id="other"))(h),
+    "another number": edited(3, seq=99),
+    "another predecessor": edited(3, previous_seq=1),
+    "another chain value": edited(3, chain=b"0" * 16),
+    "the first record removed": lambda h: h[1:],
+    "a middle record removed": lambda h: (*h[:4], *h[5:]),
+    "the last record removed": lambda h: h[:-1],
+    "every record removed": lambda _: (),
+    "two records swapped": lambda h: (*h[:3], h[4], h[3], *h[5:]),
+    "a record twice": lambda h: (*h[:3], h[2], *h[3:]),
+}
+
+
+@pytest.mark.parametrize("name", list(EDITS))
+def test_each_edit_is_found(name: str) -> None:
+    """An edit, a hole, a cut, a swap: chain, links or rows tell of it (DESIGN 9)."""
+    world = build(LONG)
+    edit = EDITS[name]
+    assert edit(world.history) != world.history
+    assert findings(world, edit(world.history))
+
+
+def test_an_edit_is_found_where_it_is() -> None:
+    """The finding names the record whose digest does not fit."""
+    world = build(LONG)
+    assert findings(world, EDITS["a changed payload"](world.history)) == [
+        "2: its digest does not fit: it, or one before it, was changed"
+    ]
+
+
+def test_a_record_of_another_branch_does_not_fit() -> None:
+    """The chain holds the branch's name."""
+    world = build(LONG)
+    assert check_branch("order-2", world.branch, world.history, world.rows())
+
+
+def test_each_changed_row_is_found() -> None:
+    """The folded rows are rebuilt from the records and compared: changed, missing, or too many."""
+    world = build(LONG)
+    [key] = world.rows()
+    row = world.rows()[key]
+    dispatch = replace(row.dispatches[0], fate=Fate.NOT_SENT)
+    for operations in (
+        {},
+        {key: replace(row, contradicts=True)},
+        {key: replace(row, dispatches=(dispatch, *row.dispatches[1:]))},
+        {key: row, ("refund", 1): row},
+    ):
+        found = check_branch(BRANCH, world.branch, world.history, operations)
+        assert ["the row of operation" in finding.text for finding in found] == [True]
+    for branch in (
+        replace(world.branch, attempt=9),
+        replace(world.branch, cancelled=False),
+        replace(world.branch, latest_wall_ns=0),
+        replace(world.branch, head_seq=1),
+        replace(world.branch, head_chain=b""),
+    ):
+        [found] = check_branch(BRANCH, branch, world.history, world.rows())
+        assert "branch's row" in found.text
+
+
+# --- forged histories: chained as if admitted, and against an invariant --------------------------------------------
+
+PAID = "open, pending 1, dispatched 1.1, returned 1.1"
+DOUBT = "open, pending 1 UNSAFE, dispatched 1.1"
+FORGED = {
+    "I1": [
+        ("open", "dispatched 1.1"),
+        ("open, pending 1, dispatched 1.1, open", "dispatched 2.2"),
+        ("open, pending 1", "dispatched 1.1 g2"),
+    ],
+    "I2": [("open, pending 1, fence, classified 1", "dispatched 1.1")],
+    "I3": [
+        (PAID, "dispatched 1.2"),
+        ("open, pending 1, dispatched 1.1, rejected 1.1", "dispatched 1.2"),
+        ("open, pending 1, dispatched 1.1, ended 1.1, applied 1", "dispatched 1.2"),
+        ("open, pending 1, dispatched 1.1, not_sent 1.1, pending 1, returned 1.1", "dispatched 1.2"),
+    ],
+    "I4": [
+        (f"{DOUBT}, ended 1.1", "dispatched 1.2"),
+        (f"{DOUBT}, open, pending 2 UNSAFE", "dispatched 2.2"),
+        (f"{DOUBT}, not_sent 1.1, pending 1, dispatched 1.2", "dispatched 1.3"),
+        (f"{DOUBT}, suspended 1.1, pending 1, dispatched 1.2, ended 1.2", "dispatched 1.3"),
+    ],
+    "I6": [
+        ("open, pending 1, withdrawn 1", "pending 1 drift"),
+        ("open, pending 1, withdrawn 1", "pending 1 tool"),
+        ("open, pending 1, withdrawn 1", "pending 1 key"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "history", "forged"), [(number, *case) for number, cases in FORGED.items() for case in cases]
+)
+def test_each_invariant_is_found_broken_by_its_own_function(number: str, history: str, forged: str) -> None:
+    """I1, I2, I3, I4, I6, each stated anew from the records: the forged record is found, by that function alone."""
+    world = build(history)
+    records = forced(world, forged)
+    broken = {name: [seq for seq, _ in invariant(records)] for name, invariant in INVARIANTS.items()}
+    assert {name: seqs for name, seqs in broken.items() if seqs} == {number: [records[-1].seq]}
+    assert not any(invariant(world.history) for invariant in INVARIANTS.values())
+    found = findings(world._replace(branch=replace(world.branch, head_seq=records[-1].seq)), records)
+    assert any(f"{number}: " in text for text in found)
+    assert any("the rules refuse this record" in text for text in found), "and the table refuses it on its own"
+
+
+def test_i4_knows_who_settled() -> None:
+    """I4: NOT_APPLIED by a probe does not free an UNSAFE operation; only a person's does."""
+    records = forced(build(f"{DOUBT}, ended 1.1"), "not_applied 1 probe", "pending 1 UNSAFE", "dispatched 1.2")
+    assert [seq for seq, _ in INVARIANTS["I4"](records)] == [records[-1].seq]
+
+
+def test_i6_holds_of_reads_too() -> None:
+    """I6: equal in all records of an operation, a READ's header included."""
+    records = forced(build("open, read 1"), "pending 1 drift")
+    assert [seq for seq, _ in INVARIANTS["I6"](records)] == [records[-1].seq]
+
+
+def test_invariants_hold_per_operation() -> None:
+    """A renewed generation is another operation: nothing of the first forbids it anything."""
+    world = build(SOUND[1])
+    assert not any(invariant(world.history) for invariant in INVARIANTS.values())
+
+
+def test_every_invariant_of_the_records_is_checked() -> None:
+    """I5, I7, I8 and I9 cannot be seen in a history; the others have a function each."""
+    assert set(INVARIANTS) == set(FORGED) == {"I1", "I2", "I3", "I4", "I6"}
+    assert codec.FORMAT_VERSION == 1
