@@ -105,7 +105,7 @@ def record_of(text: str, world: World) -> r.Record:
     intent = {"attempt": attempt, "step": STEP, "generation": generation}
     spoken_for = world.operation(generation)
     last = spoken_for.last_seq if spoken_for else 0
-    decision = {"by": "probe" if "probe" in flags else "ann", "why": "saw it"}
+    decision = {"by": machine.PROBE if "probe" in flags else "ann", "why": "saw it"}
     expect = {"expect_seq": last - 1 if "stale" in flags else last}
     if number:
         return _of_dispatch(verb, {**intent, "dispatch_no": int(number)}, flags, expect)

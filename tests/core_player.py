@@ -154,6 +154,8 @@ class Player:
                     action = script.throw(error)
                 else:
                     action = script.send(reply)
+        except Interrupted as interrupted:  # as the drivers do
+            raise interrupted.cause from None
         except StopIteration as stop:
             return stop.value
         msg = f"the script does not end: ... {self.did[-6:]}"

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from intentlog.core import records as r
 from intentlog.core.actions import Append, Appended, Call, IntentId, Interrupted, Probe
 from intentlog.core.effects import Declaration
-from intentlog.core.lifecycle import _replay, perform
 from intentlog.core.machine import Reason
 from intentlog.core.records import Answer, End, Resolution, Settlement
+from intentlog.core.replay import perform, replay
 from intentlog.core.restart import close_attempt, known_intent, open_attempt, recover_branch, resolve
 from intentlog.core.settling import known
 from intentlog.errors import BranchBusy, Fenced, InDoubt, NotInDoubt, StaleDecision, UnknownIntent
@@ -298,4 +298,4 @@ def test_a_store_that_answers_without_what_it_owes() -> None:
     with pytest.raises(AssertionError, match="no intent of attempt 9"):
         known_intent(player.operation, 9)
     with pytest.raises(AssertionError, match="without an outcome"):
-        next(_replay(player.plan(), replace(player.operation, decided=None)))
+        next(replay(player.plan(), replace(player.operation, decided=None)))

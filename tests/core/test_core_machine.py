@@ -140,6 +140,8 @@ BASES = {
     "D2E": f"{_TWICE}, ended 2.2",
     "Q": "open, pending 1 QUERYABLE, dispatched 1.1, ended 1.1",
     "READ": "open, read 1",
+    "RD": "open, pending 1 READ, dispatched 1.1, open",  # declared as a READ, once not
+    "OO": "open, open",
 }
 # cell | guard | reason | begins with [/ its twin] | what makes it refuse | what makes it admit | record [| twin]
 GUARDS = """
@@ -170,6 +172,8 @@ READ_COMMITTED NONE   | fenced | CANCELLED | O | cancel | note | read 1
 READ_COMMITTED NONE   | same_call | DRIFT | READ | open | renewed 1, open | read 2 drift | read 2 drift g2
 READ_COMMITTED NONE   | current_generation | RENEWED | READ | renewed 1, open | renewed 1, open | read 2 | read 2 g2
 READ_COMMITTED NONE   | undecided | DECIDED | READ | open | renewed 1, open | read 2 | read 2 g2
+READ_COMMITTED NONE   | never_dispatched | NO_TRANSITION | RD/OO | note | note | read 2
+PROBE_ANSWERED DISPATCHED | known_dispatch | NUMBER | D2E | note | note | probed 1.2 | probed 1.1
 PROBE_ANSWERED DISPATCHED | doubtful | NOT_IN_DOUBT | D2 | returned 2.2 | ended 2.2 | probed 1.1
 PROBE_ANSWERED DISPATCHED | nobody_calling | NOT_IN_DOUBT | D | note | fence | probed 1.1
 PROBE_ANSWERED DISPATCHED | expected_seq | STALE | E | note | note | probed 1.1 stale | probed 1.1

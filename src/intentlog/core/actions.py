@@ -39,7 +39,8 @@ class IntentId(str):
         """
         rest, slash, step = text.rpartition("/")
         branch, sharp, attempt = rest.rpartition("#")
-        if not (slash and sharp and branch and step and attempt.isascii() and attempt.isdigit()):
+        counts = attempt.isascii() and attempt.isdigit() and not attempt.startswith("0")
+        if not (slash and sharp and branch and step and counts):
             msg = f"not an intent: {text!r}. The form is BRANCH#ATTEMPT/STEP, as in order-1042#2/charge"
             raise ValueError(msg)
         return cls.of(branch, int(attempt), step)

@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING
 
 from intentlog import errors
 from intentlog.core.actions import IntentId
+from intentlog.core.effects import PROBED
 from intentlog.core.machine import Reason, Refusal
+from intentlog.core.records import OutcomeKind
 
 if TYPE_CHECKING:
     from intentlog.core.actions import Plan
-    from intentlog.core.records import ErrorText
+    from intentlog.core.records import Committed, ErrorText
     from intentlog.core.state import Operation
 
 
-def in_doubt(log: str, intent: IntentId, operation: Operation, why: str, not_before_ns: int | None) -> errors.InDoubt:
+def in_doubt(
+    log: str, intent: IntentId, operation: Operation, why: str, not_before_ns: int | None = None
+) -> errors.InDoubt:
     """It may have been sent, and nobody but a person, or time, can tell."""
     doubtful = doubted_intent(intent, operation)
     not_before = None if not_before_ns is None else datetime.fromtimestamp(not_before_ns / 1e9, UTC)
     command = f'intentlog resolve {shlex.quote(log)} {shlex.quote(doubtful)} --landed|--not-landed --by YOU --why "..."'
-    if not_before is None:
+    if not_before is None and operation.declaration.probe and operation.declaration.kind in PROBED:
+        remedy = f"call the step or run recover again, so that its probe can tell; or decide: {command}"
+    elif not_before is None:
         remedy = f"look whether it happened, then say so: {command}"
     else:
         remedy = f"call the step or run recover again after {not_before:%Y-%m-%d %H:%M:%S} UTC; or decide: {command}"
@@ -64,9 +70,33 @@ def refused(plan: Plan, refusal: Refusal, operation: Operation | None) -> errors
         Reason.CANCELLED: errors.AttemptCancelled,
         Reason.DRIFT: errors.ArgumentDrift,
     }
-    kind = kinds.get(refusal.reason, errors.InDoubt)
+    kind = kinds.get(refusal.reason)
+    if kind is None and operation is not None:
+        return in_doubt(plan.log, plan.intent_id, operation, refusal.detail)
     ran = operation.effect_ran if operation else "no"
-    return kind(f"{refusal.reason.lower()}: {refusal.detail}", intent_id=plan.intent_id, effect_ran=ran)
+    text = f"{refusal.reason.lower()}: {refusal.detail}"
+    return (kind or errors.InDoubt)(text, intent_id=plan.intent_id, effect_ran=ran)
+
+
+def about(failure: errors.IntentLogError, intent: IntentId, before: Operation | None) -> errors.IntentLogError:
+    """A store's error before the call, told of the intent: this call was not made, an earlier one may have been."""
+    failure.intent_id = intent
+    failure.effect_ran = before.effect_ran if before else "no"
+    return failure
+
+
+def not_recorded(
+    intent: IntentId, before: Operation, record: Committed, outcome: object, why: str
+) -> errors.OutcomeNotRecorded:
+    """A call ended and that could not be written: the outcome goes to the caller."""
+    beside = any(d.number != record.dispatch_no for d in before.open_dispatches)
+    ran: errors.EffectRan = "unknown" if beside else "no"
+    return errors.OutcomeNotRecorded(
+        f"the call ended ({record.outcome}), and that could not be recorded: {why}",
+        outcome=outcome,
+        intent_id=intent,
+        effect_ran="yes" if record.outcome is OutcomeKind.RETURNED else ran,
+    )
 
 
 def drift(plan: Plan, operation: Operation) -> errors.ArgumentDrift | None:

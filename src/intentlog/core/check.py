@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from intentlog.core import codec, machine
 from intentlog.core import records as r
 from intentlog.core.effects import EffectKind
+from intentlog.core.machine import PROBE
 from intentlog.core.records import OutcomeKind, Settlement, Stored
 from intentlog.core.state import Branch, Operation
 
@@ -147,7 +148,9 @@ def i4_unsafe_is_repeated_only_when_it_was_not_applied(records: Sequence[Stored]
                 beside.add(d.dispatch_no)
             case r.Committed(outcome=OutcomeKind.NOT_SENT) | r.Suspended() as e:
                 doubtful.setdefault((e.step, e.generation), set()).discard(e.dispatch_no)
-            case r.Settled(settlement=Settlement.NOT_APPLIED) as s:
+            case r.Settled(settlement=Settlement.NOT_APPLIED) as s if (
+                s.by != PROBE or (s.step, s.generation) not in unsafe
+            ):
                 doubtful.pop((s.step, s.generation), None)
             case _:
                 pass
@@ -155,15 +158,16 @@ def i4_unsafe_is_repeated_only_when_it_was_not_applied(records: Sequence[Stored]
 
 
 def i6_one_operation_one_call(records: Sequence[Stored]) -> _Broken:
-    """I6: request id, arguments and tool are equal in every Pending of an operation."""
+    """I6: request id, arguments and tool are equal in every Pending and READ of an operation."""
     first = dict[Key, tuple[str, str, str]]()
     broken: _Broken = []
     for stored in records:
-        if isinstance(stored.record, r.Pending):
-            p = stored.record
-            said = (p.request_id, p.digest, p.tool)
-            if first.setdefault((p.step, p.generation), said) != said:
-                broken.append((stored.seq, f"{p.step} was declared with another request id, arguments or tool"))
+        record = stored.record
+        header = record.read if isinstance(record, r.Committed) else record
+        if isinstance(record, r.Pending | r.Committed) and isinstance(header, r.Pending | r.ReadHeader):
+            said = (header.request_id, header.digest, header.tool)
+            if first.setdefault((record.step, record.generation), said) != said:
+                broken.append((stored.seq, f"{record.step} was declared with another request id, arguments or tool"))
     return broken
 
 

@@ -29,6 +29,17 @@ from intentlog.core.state import Branch, Operation
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x69746C67  # "itlg"
 CHAIN_BYTES = 16
+# What an encoder, a decoder, or a model of the user's may raise about a value that it cannot take.
+_UNFIT = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
 _NO_PAYLOAD = b"\xff" * 8
 
 encode_record = msgspec.json.Encoder().encode
@@ -85,7 +96,7 @@ def encode_value(value: object, bytes_max: int) -> bytes:
             _refuse_not_finite(plain)
     except RecursionError:
         raise NotRecordable("it is cyclic, or nested too deeply") from None
-    except (TypeError, ValueError, OverflowError, NotImplementedError, msgspec.MsgspecError) as error:
+    except _UNFIT as error:
         raise NotRecordable(str(error)) from error
     if len(encoded) > bytes_max:
         raise NotRecordable(f"it takes {len(encoded)} bytes, the limit is {bytes_max}")
@@ -100,7 +111,7 @@ def decode_value(encoded: bytes, of_type: Any) -> Any:
     """
     try:
         return msgspec.json.decode(encoded, type=of_type, dec_hook=_decode_model)
-    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
+    except (RecursionError, *_UNFIT) as error:
         raise ValueError(str(error)) from error
 
 

@@ -76,6 +76,7 @@ def nanoseconds(duration: timedelta) -> int:
 
 
 # May a further call be made while an earlier one may have landed? (KEYED: only while the key is remembered.)
+PROBED = frozenset({EffectKind.KEYED, EffectKind.QUERYABLE})  # the classes that a probe may settle
 REPEATABLE = frozenset({EffectKind.READ, EffectKind.IDEMPOTENT, EffectKind.KEYED})
 
 _STRICTNESS = {

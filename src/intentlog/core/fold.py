@@ -60,9 +60,9 @@ def operation(
 ) -> tuple[Operation, ...]:
     """The operation after a record that the table sends to state `to` (None: it stays), with its new generation."""
     if isinstance(record, r.Pending):
-        return (_pending(before, record, seq),)
+        return (_pending(before, record, to or State.PENDING, seq),)
     if isinstance(record, r.Committed) and record.read:
-        return (_read(before, record, record.read, seq),)
+        return (_read(before, record, record.read, to or State.COMMITTED, seq),)
     if before is None:
         msg = f"{type(record).__name__} without an operation was admitted"
         raise AssertionError(msg)
@@ -80,7 +80,7 @@ def operation(
         case r.ProbeAnswered():
             now = replace(now, last_answer=record.answer)
         case r.Settled():
-            now = _settled(now, record, seq)
+            now = _settled(now, record, to or State.SETTLED, seq)
         case r.Classified():
             return (_with_classification(now, record),)
         case r.Renewed():
@@ -90,8 +90,8 @@ def operation(
     return (_moved(now, record, to),)
 
 
-def _pending(before: Operation | None, record: r.Pending, seq: int) -> Operation:
-    intent = Intent(record.attempt, State.PENDING)
+def _pending(before: Operation | None, record: r.Pending, to: State, seq: int) -> Operation:
+    intent = Intent(record.attempt, to)
     if before is None or not before.intents:
         return Operation(
             step=record.step,
@@ -109,7 +109,7 @@ def _pending(before: Operation | None, record: r.Pending, seq: int) -> Operation
     return replace(before, last_seq=seq, declaration=declaration, intents=(*others, intent))
 
 
-def _read(before: Operation | None, record: r.Committed, header: r.ReadHeader, seq: int) -> Operation:
+def _read(before: Operation | None, record: r.Committed, header: r.ReadHeader, to: State, seq: int) -> Operation:
     fate = Fate.RETURNED if record.outcome is OutcomeKind.RETURNED else Fate.REJECTED
     return Operation(
         step=record.step,
@@ -120,7 +120,7 @@ def _read(before: Operation | None, record: r.Committed, header: r.ReadHeader, s
         digest=header.digest,
         first_seq=seq,
         last_seq=seq,
-        intents=(*(before.intents if before else ()), Intent(record.attempt, State.COMMITTED)),
+        intents=(*(before.intents if before else ()), Intent(record.attempt, to)),
         decided=Decided(fate, seq, None if record.value_missing else seq),
     )
 
@@ -140,7 +140,7 @@ def _outcome(now: Operation, record: r.Committed, seq: int) -> Operation:
     return _decide(now, Decided(fate, seq, None if record.value_missing else seq))
 
 
-def _settled(now: Operation, record: r.Settled, seq: int) -> Operation:
+def _settled(now: Operation, record: r.Settled, to: State, seq: int) -> Operation:
     """APPLIED and NOT_APPLIED speak for the whole operation: they close every open dispatch."""
     if record.settlement is r.Settlement.NEVER_SENT:
         return now
@@ -150,7 +150,7 @@ def _settled(now: Operation, record: r.Settled, seq: int) -> Operation:
     now = replace(
         now,
         dispatches=tuple(replace(d, fate=fate) if d.fate in OPEN_FATES else d for d in now.dispatches),
-        intents=tuple(replace(i, state=State.SETTLED) if i.state is State.DISPATCHED else i for i in now.intents),
+        intents=tuple(replace(i, state=to) if i.state is State.DISPATCHED else i for i in now.intents),
     )
     if fate is Fate.NOT_APPLIED:
         return now
@@ -159,7 +159,11 @@ def _settled(now: Operation, record: r.Settled, seq: int) -> Operation:
 
 def _decide(now: Operation, decided: Decided) -> Operation:
     stands = now.decided
-    return now if stands and _RANK[stands.fate] >= _RANK[decided.fate] else replace(now, decided=decided)
+    if stands and _RANK[stands.fate] >= _RANK[decided.fate]:
+        return now
+    if stands and decided.value_seq is None:  # a better answer without a value takes none away
+        decided = replace(decided, value_seq=stands.value_seq)
+    return replace(now, decided=decided)
 
 
 def _supersede(now: Operation, before_number: int, attempt: int | None = None) -> Operation:

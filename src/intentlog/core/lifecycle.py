@@ -6,6 +6,7 @@ stands between the second and the third (I1).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from intentlog.core import answers, recovery
@@ -15,8 +16,6 @@ from intentlog.core.actions import (
     Appended,
     Call,
     ErrorKind,
-    Fetch,
-    FetchError,
     Interrupted,
     Load,
     Outcome,
@@ -29,14 +28,16 @@ from intentlog.core.actions import (
     View,
     Wait,
 )
-from intentlog.core.codec import NotRecordable, request_id
+from intentlog.core.codec import request_id
 from intentlog.core.effects import EffectKind, stricter
 from intentlog.core.machine import OWNER, Reason
+from intentlog.core.reading import read
 from intentlog.core.records import ErrorText, OutcomeKind, Resolution
 from intentlog.core.recovery import Next
+from intentlog.core.replay import as_replayed, encoded, replay
 from intentlog.core.settling import ask, known, never_sent, superseded
-from intentlog.core.state import Fate, Operation, State
-from intentlog.errors import IntentLogError, NotSent, OutcomeNotRecorded, OutcomeUnavailable, Suspended
+from intentlog.core.state import Operation, State
+from intentlog.errors import IntentLogError, NotSent, Suspended
 
 
 class Ended(NamedTuple):
@@ -59,8 +60,9 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         AttemptCancelled, and what the store raises.
     """
     view: View = yield Load(plan.intent_id.branch, plan.intent_id.step)
-    if plan.declaration.kind is EffectKind.READ and _is_read(view.operation):
-        return (yield from _read(plan, view))
+    if plan.declaration.kind is EffectKind.READ and _isread(view.operation):
+        return (yield from read(plan, view))
+    view = yield from _end_own_call(plan, view)
     repeats = 0
     cause: BaseException | None = None
     while True:
@@ -69,7 +71,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
             raise drift
         match _todo(plan, view), view.operation:
             case Resolution.REPLAY, Operation() as operation:
-                return (yield from _replay(plan, operation))
+                return (yield from replay(plan, operation))
             case Resolution.ASK_PERSON, Operation() as operation:
                 return (yield from _unsettled(plan, operation, cause))
             case Resolution.PROBE, Operation() as operation:
@@ -81,12 +83,38 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         ended = yield from _dispatch(plan, view)
         if isinstance(ended, Outcome):
             return ended
-        if isinstance(ended, Ended):
-            if repeats >= plan.retry_times or ended.kind not in (ErrorKind.NOT_SENT, ErrorKind.AMBIGUOUS):
-                raise _error_of(plan, ended) from ended.error
-            yield Wait(plan.retry_backoff_ns << repeats)
-            repeats, cause = repeats + 1, ended.error
         view = yield Load(plan.intent_id.branch, plan.intent_id.step)
+        if isinstance(ended, Ended) and not _overtaken(plan, ended, view):
+            if repeats >= plan.retry_times or _todo(plan, view) is Resolution.ASK_PERSON:
+                raise _error_of(plan, ended) from ended.error
+            cause = ended.error
+            yield Wait(plan.retry_backoff_ns << repeats)
+            repeats += 1
+            view = yield Load(plan.intent_id.branch, plan.intent_id.step)
+
+
+def _overtaken(plan: Plan, ended: Ended, view: View) -> bool:
+    """Whether the operation is done by another's call, so that it is replayed. Raises what is never repeated."""
+    if ended.kind in (ErrorKind.REJECTED, ErrorKind.SUSPENDED):
+        raise _error_of(plan, ended) from ended.error
+    return _todo(plan, view) is Resolution.REPLAY
+
+
+def _end_own_call(plan: Plan, view: View) -> Script[View]:
+    """Say of a call of this very step and attempt, whose end could not be recorded, that it is over.
+
+    Calls of one step take turns, so that none of them runs now.
+    """
+    operation, attempt = view.operation, plan.intent_id.attempt
+    if operation is None or not operation.calling(attempt):
+        return view
+    number = max(d.number for d in operation.open_dispatches if d.attempt == attempt)
+    error = ErrorText("NotRecorded", "how the call ended could not be recorded")
+    record = r.CallEnded(
+        attempt=attempt, step=operation.step, generation=operation.generation, dispatch_no=number, error=error
+    )
+    reply: Appended | Refused = yield Append(plan.intent_id.branch, record)
+    return reply.view
 
 
 # --- the three records ----------------------------------------------------------------------------------------------
@@ -132,6 +160,8 @@ def _declare(plan: Plan, before: Operation | None) -> Script[Appended | Refused]
     )
     try:
         reply: Appended | Refused = yield Append(branch, record, None if known else plan.arguments)
+    except IntentLogError as failure:
+        raise answers.about(failure, plan.intent_id, before) from failure.__cause__
     except Interrupted as stop:
         if stop.reply:
             yield from _withdraw(plan, stop.reply.view.operation, "interrupted before dispatch")
@@ -146,6 +176,8 @@ def _permit(plan: Plan, operation: Operation, number: int) -> Script[Appended | 
     )
     try:
         reply: Appended | Refused = yield Append(plan.intent_id.branch, record)
+    except IntentLogError as failure:
+        raise answers.about(failure, plan.intent_id, operation) from failure.__cause__
     except Interrupted as stop:
         if isinstance(stop.reply, Appended):
             error = ErrorText(type(stop.cause).__name__, "interrupted before the call")
@@ -159,13 +191,14 @@ def _permit(plan: Plan, operation: Operation, number: int) -> Script[Appended | 
 
 def _returned(plan: Plan, operation: Operation, number: int, value: object) -> Script[Outcome[Any]]:
     """Append Committed(RETURNED), then one Settled(SUPERSEDED) for each older intent that this return closes."""
-    payload, missing = _encoded(plan, value)
+    payload, missing = encoded(plan, value)
     record = _committed(plan, operation, number, OutcomeKind.RETURNED, None, missing)
-    after = yield from _record_outcome(plan, record, payload, value)
-    for intent in after.intents:
-        if intent.state is State.DISPATCHED and not after.open_dispatches:
-            yield Append(plan.intent_id.branch, superseded(after, intent.attempt, number, OWNER))
-    value = _as_replayed(plan, payload, value)
+    after = yield from _record_outcome(plan, operation, record, payload, value)
+    with suppress(IntentLogError):  # the outcome stands; the next restart writes what is missing here
+        for intent in after.intents:
+            if intent.state is State.DISPATCHED and not after.open_dispatches:
+                yield Append(plan.intent_id.branch, superseded(after, intent.attempt, OWNER))
+    value = as_replayed(plan, payload, value)
     return Outcome(value, replayed=False, intent_id=plan.intent_id, request_id=operation.request_id)
 
 
@@ -180,7 +213,7 @@ def _ended(plan: Plan, operation: Operation, number: int, called: Raised | TooLa
     attempt, step, generation = plan.intent_id.attempt, operation.step, operation.generation
     if kind in (ErrorKind.NOT_SENT, ErrorKind.REJECTED):
         record = _committed(plan, operation, number, OutcomeKind(kind), text)
-        return Ended(kind, error, (yield from _record_outcome(plan, record, None, error)))
+        return Ended(kind, error, (yield from _record_outcome(plan, operation, record, None, error)))
     evidence: r.Record = r.CallEnded(attempt=attempt, step=step, generation=generation, dispatch_no=number, error=text)
     if kind is ErrorKind.SUSPENDED:
         evidence = r.Suspended(attempt=attempt, step=step, generation=generation, dispatch_no=number, reason=text.text)
@@ -197,7 +230,9 @@ def _ended(plan: Plan, operation: Operation, number: int, called: Raised | TooLa
     return Ended(kind, error, operation, note)
 
 
-def _record_outcome(plan: Plan, record: r.Committed, payload: bytes | None, outcome: object) -> Script[Operation]:
+def _record_outcome(
+    plan: Plan, before: Operation, record: r.Committed, payload: bytes | None, outcome: object
+) -> Script[Operation]:
     """Append the outcome. What cannot be written is handed to the caller, never lost silently."""
     append = Append(plan.intent_id.branch, record, payload)
     try:
@@ -208,13 +243,9 @@ def _record_outcome(plan: Plan, record: r.Committed, payload: bytes | None, outc
                 yield append
             raise stop.cause from None
     except IntentLogError as failure:
-        returned = record.outcome is OutcomeKind.RETURNED
-        raise OutcomeNotRecorded(
-            f"the call ended ({record.outcome}), and that could not be recorded: {failure.message}",
-            outcome=outcome,
-            intent_id=plan.intent_id,
-            effect_ran="yes" if returned else "no",
-        ) from failure
+        raise answers.not_recorded(plan.intent_id, before, record, outcome, failure.message) from failure
+    if isinstance(reply, Refused):
+        raise answers.not_recorded(plan.intent_id, before, record, outcome, reply.refusal.detail)
     return known(reply.view.operation)
 
 
@@ -227,28 +258,6 @@ def _withdraw(plan: Plan, operation: Operation | None, why: str) -> Script[None]
 
 
 # --- answers from the record, from the world, and reads -----------------------------------------------------------
-
-
-def _replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
-    """Answer from the record; nothing is called."""
-    decided = operation.decided
-    if decided is None:
-        msg = "a replay of an operation without an outcome"
-        raise AssertionError(msg)
-    intent = plan.intent_id
-    if decided.fate is Fate.REJECTED:
-        error: ErrorText | None = yield FetchError(decided.seq)
-        raise answers.rejected(intent, operation, error, replayed=True)
-    payload = plan.implied_value if decided.value_seq is None else (yield Fetch(decided.value_seq))
-    if payload is None:
-        raise OutcomeUnavailable("it is done, but its value was not recorded", intent_id=intent)
-    try:
-        value = plan.decode(payload)
-    except ValueError as unfit:
-        raise OutcomeUnavailable(
-            f"it is done, but its recorded value does not fit the tool's type: {unfit}", intent_id=intent
-        ) from unfit
-    return Outcome(value, replayed=True, intent_id=intent, request_id=operation.request_id)
 
 
 def _ask(plan: Plan, view: View, operation: Operation, cause: BaseException | None) -> Script[tuple[Next, View]]:
@@ -269,51 +278,9 @@ def _unsettled(
 ) -> Script[Outcome[Any]]:
     """Raise InDoubt; beside a REJECTED, that, with `effect_ran` unknown."""
     if operation.decided:
-        return (yield from _replay(plan, operation))
+        return (yield from replay(plan, operation))
     why = f"{operation.declaration.kind} of {operation.tool} cannot settle it{' yet' if not_before_ns else ''}"
     raise answers.in_doubt(plan.log, plan.intent_id, operation, why, not_before_ns) from cause
-
-
-def _read(plan: Plan, view: View) -> Script[Outcome[Any]]:
-    """A READ: call, then one record. Nothing outside changes, so an error that decides nothing is just raised."""
-    operation = view.operation
-    drift = answers.drift(plan, operation) if operation else None
-    if drift:
-        raise drift
-    if operation and operation.decided:
-        return (yield from _replay(plan, operation))
-    branch, attempt, step = plan.intent_id.branch, plan.intent_id.attempt, plan.intent_id.step
-    generation = operation.generation if operation else 1
-    key = request_id(plan.salt, branch, step, generation)
-    header = r.ReadHeader(tool=plan.tool, declaration=plan.declaration, request_id=key, digest=plan.digest)
-    repeats = 0
-    called: Returned | Raised = yield Call(plan.intent_id, key, 0, view.now, None)
-    while isinstance(called, Raised) and plan.kind_of(called.error) is not ErrorKind.REJECTED:
-        if repeats >= plan.retry_times or not isinstance(called.error, Exception):
-            raise called.error
-        yield Wait(plan.retry_backoff_ns << repeats)
-        repeats += 1
-        called = yield Call(plan.intent_id, key, 0, view.now, None)
-    value, rejection = (called.value, None) if isinstance(called, Returned) else (None, called.error)
-    payload, missing = (None, "") if rejection else _encoded(plan, value)
-    error = plan.describe(rejection) if rejection else None
-    record = r.Committed(
-        attempt=attempt,
-        step=step,
-        generation=generation,
-        dispatch_no=0,
-        outcome=OutcomeKind.REJECTED if error else OutcomeKind.RETURNED,
-        error=error,
-        value_missing=missing,
-        read=header,
-    )
-    reply = yield Append(branch, record, payload, plan.read_durability)
-    if isinstance(reply, Refused) and reply.refusal.reason in (Reason.FENCED, Reason.CANCELLED):
-        raise answers.refused(plan, reply.refusal, operation)
-    if error:
-        raise answers.rejected(plan.intent_id, None, error, replayed=False) from rejection
-    value = _as_replayed(plan, payload, value)
-    return Outcome(value, replayed=False, intent_id=plan.intent_id, request_id=key)
 
 
 # --- small things ---------------------------------------------------------------------------------------------------
@@ -340,29 +307,10 @@ def _todo(plan: Plan, view: View) -> Resolution:
     return recovery.resolution(view.operation, declaration, view.branch, view.now)
 
 
-def _is_read(operation: Operation | None) -> bool:
-    return operation is None or operation.declaration.kind is EffectKind.READ
-
-
 def _look_again(plan: Plan, reply: Refused) -> None:
     """What a refusal permits: to look again, if the record was overtaken; else it is an error."""
     if reply.refusal.reason not in (Reason.DECIDED, Reason.RENEWED, Reason.IN_DOUBT, Reason.NUMBER):
         raise answers.refused(plan, reply.refusal, reply.view.operation)
-
-
-def _encoded(plan: Plan, value: object) -> tuple[bytes | None, str]:
-    try:
-        return plan.encode(value), ""
-    except NotRecordable as error:
-        return None, str(error)
-
-
-def _as_replayed(plan: Plan, payload: bytes | None, value: object) -> object:
-    """What a replay would return; where there will be none, what the tool returned."""
-    try:
-        return value if payload is None else plan.decode(payload)
-    except ValueError:
-        return value
 
 
 def _error_of(plan: Plan, ended: Ended) -> IntentLogError:
@@ -377,4 +325,4 @@ def _error_of(plan: Plan, ended: Ended) -> IntentLogError:
             return Suspended(f"suspended: {text.text}", intent_id=plan.intent_id, effect_ran=ran)
         case ErrorKind.AMBIGUOUS:
             why = f"the call ended with {text.type}, which proves nothing{ended.note}"
-            return answers.in_doubt(plan.log, plan.intent_id, ended.operation, why, None)
+            return answers.in_doubt(plan.log, plan.intent_id, ended.operation, why)

@@ -43,9 +43,11 @@ from intentlog.core import records as r
 from intentlog.core.effects import REPEATABLE, EffectKind
 from intentlog.core.state import Branch, Fate, Operation, State
 
-OWNER = "owner"  # `Settled.by` when the intent's own owner settles it
-RESTART = "restart"
-PROBE = "probe"
+# `Settled.by` where no person decided. No person's name may begin so (`restart.resolve`).
+RESERVED = "intentlog:"
+OWNER = "intentlog:owner"
+RESTART = "intentlog:restart"
+PROBE = "intentlog:probe"
 
 
 class Reason(StrEnum):
@@ -221,6 +223,12 @@ def closed(s: Situation) -> Refusal | None:
     return Refusal(Reason.NO_TRANSITION, "the operation is open") if is_open else None
 
 
+def never_dispatched(s: Situation) -> Refusal | None:
+    """A READ's single record stands alone: of what was once declared otherwise it could hide a doubt."""
+    touched = s.operation is not None and (s.operation.dispatches or s.operation.is_open)
+    return Refusal(Reason.NO_TRANSITION, "it was dispatched under another class") if touched else None
+
+
 def valueless(s: Situation) -> Refusal | None:
     """It is done, and its value is not there."""
     decided = s.operation.decided if s.operation else None
@@ -264,10 +272,10 @@ TABLE: dict[Event, dict[State, Rule]] = {
     Event.PENDING: {_N: _PENDING, _C: _PENDING, _X: _PENDING, _S: _PENDING},
     Event.DISPATCHED: {_P: _DISPATCHED, _D: _DISPATCHED},
     Event.COMMITTED: {_D: Rule(_C, (known_dispatch,)), _P: _LATE, _C: _LATE, _X: _LATE, _S: _LATE},
-    Event.READ_COMMITTED: {_N: Rule(_C, (fenced, same_call, current_generation, undecided))},
+    Event.READ_COMMITTED: {_N: Rule(_C, (fenced, same_call, current_generation, undecided, never_dispatched))},
     Event.CALL_ENDED: {_D: Rule(None, (known_dispatch, being_called))},
     Event.SUSPENDED: {_D: Rule(_S, (known_dispatch, being_called))},
-    Event.PROBE_ANSWERED: {_D: Rule(None, (doubtful, nobody_calling, expected_seq))},
+    Event.PROBE_ANSWERED: {_D: Rule(None, (known_dispatch, doubtful, nobody_calling, expected_seq))},
     Event.NEVER_SENT: {_P: Rule(_X, (sendable_no_more,))},
     Event.ANSWERED: {_D: Rule(_X, (doubtful, nobody_calling, may_settle, expected_seq))},
     Event.SUPERSEDED: {_D: Rule(_X, (returned,))},

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Answer, Instant, Resolution, Verdict
-from intentlog.core.state import Branch, Operation
+from intentlog.core.state import Branch, Dispatch, Operation
 
 KEY_MARGIN_NS = 60 * 1_000_000_000  # a re-send must fit into the window with this to spare
 
@@ -144,7 +144,7 @@ class Trust(NamedTuple):
 def trust(
     operation: Operation, declaration: Declaration, branch: Branch, started: Instant, grace_ns: int, *, certain: bool
 ) -> Trust:
-    """Hold a probe's start against the latest moment at which the operation's last call can have begun.
+    """Hold a probe's start against the latest moment at which a call of the operation can have begun.
 
     Args:
         operation: the operation that was asked about.
@@ -154,13 +154,17 @@ def trust(
         grace_ns: `dispatch_grace`.
         certain: whether whoever raised the fence knew the earlier owner for dead (a lock, not a lease).
     """
-    last = operation.dispatches[-1]
-    since_begun_ns = elapsed_at_least_ns(last.at, started) - grace_ns
-    if last.ended_at is not None:
-        since_begun_ns = max(since_begun_ns, elapsed_at_least_ns(last.ended_at, started))
-    fenced = branch.attempt > last.attempt or branch.fenced
-    if certain and fenced and branch.fenced_at is not None:
-        since_begun_ns = max(since_begun_ns, elapsed_at_least_ns(branch.fenced_at, started))
+
+    def since_begun(dispatch: Dispatch) -> int:
+        bounds = [elapsed_at_least_ns(dispatch.at, started) - grace_ns]
+        if dispatch.ended_at is not None:
+            bounds.append(elapsed_at_least_ns(dispatch.ended_at, started))
+        fenced = branch.attempt > dispatch.attempt or branch.fenced
+        if certain and fenced and branch.fenced_at is not None:
+            bounds.append(elapsed_at_least_ns(branch.fenced_at, started))
+        return max(bounds)
+
+    since_begun_ns = min(since_begun(d) for d in (*operation.open_dispatches, operation.dispatches[-1]))
     missing_ns = declaration.time_limit_ns + declaration.settle_ns - since_begun_ns
     return Trust(missing_ns <= 0, max(0, missing_ns))
 
@@ -168,6 +172,7 @@ def trust(
 class Next(StrEnum):
     """What follows from a probe's answer."""
 
+    LOOK_AGAIN = "LOOK_AGAIN"  # somebody was faster
     SETTLE_APPLIED = "SETTLE_APPLIED"
     SETTLE_NOT_APPLIED = "SETTLE_NOT_APPLIED"
     RECALL = "RECALL"  # unanswered, but the key is still remembered: a repeat is harmless

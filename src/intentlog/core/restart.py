@@ -13,11 +13,11 @@ from intentlog.core import records as r
 from intentlog.core import recovery
 from intentlog.core.actions import Append, Appended, BranchView, IntentId, Load, LoadBranch, Refused, Script, View
 from intentlog.core.effects import Declaration, stricter
-from intentlog.core.machine import RESTART, Reason
+from intentlog.core.machine import RESERVED, RESTART, Reason
 from intentlog.core.records import End, IntentState, Resolution, Settlement, Verdict
 from intentlog.core.settling import ask, known, never_sent, superseded
 from intentlog.core.state import OPEN_STATES, Intent, Operation, State
-from intentlog.errors import BranchBusy, Fenced, NotInDoubt, StaleDecision, UnknownIntent
+from intentlog.errors import ArgumentsNotRecordable, BranchBusy, Fenced, NotInDoubt, StaleDecision, UnknownIntent
 
 Present: TypeAlias = Callable[[str], Declaration | None]  # a tool's present declaration by name, if this program has it
 
@@ -104,8 +104,10 @@ def resolve(
     """Record a person's or program's decision about an intent in doubt.
 
     Raises:
-        UnknownIntent, NotInDoubt, StaleDecision.
+        ArgumentsNotRecordable, UnknownIntent, NotInDoubt, StaleDecision.
     """
+    if by.startswith(RESERVED):
+        raise ArgumentsNotRecordable(f"a decision by {by!r}: names that begin with {RESERVED!r} are the library's own")
     view: View = yield Load(intent.branch, intent.step)
     operation = view.operation
     if operation is None or operation.intent(intent.attempt) is None:
@@ -152,17 +154,16 @@ def _classify_open(branch: str, present: Present) -> Script[list[Classification]
     concluded: list[Classification] = []
     for before in view.operations:
         operation = before
+        first = len(concluded)
         for intent in before.intents:
             own = intent.attempt == view.branch.attempt and view.branch.is_open
             if intent.state in OPEN_STATES and not own:
                 operation = yield from _conclude(branch, view, operation, intent, present)
                 after = known_intent(operation, intent.attempt)
                 if after.classified and after.resolution:
-                    identity = IntentId.of(branch, intent.attempt, operation.step)
-                    last = IntentState(intent.state)
-                    concluded.append(
-                        Classification(identity, last, after.classified, after.resolution, operation.last_seq)
-                    )
+                    identity, last = IntentId.of(branch, intent.attempt, operation.step), IntentState(intent.state)
+                    concluded.append(Classification(identity, last, after.classified, after.resolution, 0))
+        concluded[first:] = [one._replace(seq=operation.last_seq) for one in concluded[first:]]
     return concluded
 
 
@@ -187,7 +188,7 @@ def _conclude(
         settled = never_sent(operation, intent.attempt, RESTART, "classified as never sent")
         operation = yield from _appended(branch, settled, operation)
     elif operation.decided and operation.verdict is Verdict.DONE:
-        settled = superseded(operation, intent.attempt, operation.dispatches[-1].number, RESTART)
+        settled = superseded(operation, intent.attempt, RESTART)
         operation = yield from _appended(branch, settled, operation)
     return operation
 
@@ -198,9 +199,8 @@ def _probed(one: Classification, present: Present, grace_ns: int, *, certain: bo
         return one
     view: View = yield Load(one.intent_id.branch, one.intent_id.step)
     operation = known(view.operation)
-    if present(operation.tool) is None or operation.verdict is not Verdict.MAY_HAVE_BEEN_SENT:
-        return one
-    yield from ask(one.intent_id, view, operation, _declared(operation, present), grace_ns, certain=certain)
+    if present(operation.tool) is not None and operation.verdict is Verdict.MAY_HAVE_BEEN_SENT:
+        yield from ask(one.intent_id, view, operation, _declared(operation, present), grace_ns, certain=certain)
     view = yield Load(one.intent_id.branch, one.intent_id.step)
     operation = known(view.operation)
     todo = recovery.resolution(operation, _declared(operation, present), view.branch, view.now)

@@ -9,7 +9,7 @@ from intentlog.core.effects import Declaration
 from intentlog.core.machine import PROBE
 from intentlog.core.records import Answer, Settlement
 from intentlog.core.recovery import Next
-from intentlog.core.state import Operation
+from intentlog.core.state import Fate, Operation
 
 
 def ask(
@@ -21,9 +21,8 @@ def ask(
         What follows, how long until a NOT_APPLIED will count (ns, 0 where that is not the matter), the operation
         after it, and the clocks.
     """
-    last = operation.dispatches[-1]
-    attempt = operation.open_dispatches[-1].attempt
-    probed: Probed = yield Probe(operation.tool, intent, operation.request_id, last.number, operation.first_seq)
+    doubtful = operation.open_dispatches[-1]
+    probed: Probed = yield Probe(operation.tool, intent, operation.request_id, doubtful.number, operation.first_seq)
     counts, wait_ns = recovery.trust(operation, declaration, view.branch, probed.started, grace_ns, certain=certain)
     verdict = recovery.after_probe(
         probed.answer,
@@ -33,22 +32,22 @@ def ask(
     )
     if operation.last_answer is not probed.answer:
         answered = r.ProbeAnswered(
-            attempt=attempt,
+            attempt=doubtful.attempt,
             step=operation.step,
             generation=operation.generation,
             answer=probed.answer,
             expect_seq=operation.last_seq,
-            dispatch_no=last.number,
+            dispatch_no=doubtful.number,
             error=probed.error,
         )
         reply: Appended | Refused = yield Append(intent.branch, answered)
         if isinstance(reply, Refused):
-            return Next.SETTLE_NOT_APPLIED, 0, operation, probed.started
+            return _overtaken(operation, reply), 0, operation, probed.started
         operation = known(reply.view.operation)
     if verdict in (Next.SETTLE_APPLIED, Next.SETTLE_NOT_APPLIED):
         applied = verdict is Next.SETTLE_APPLIED
         settled = r.Settled(
-            attempt=attempt,
+            attempt=doubtful.attempt,
             step=operation.step,
             generation=operation.generation,
             settlement=Settlement.APPLIED if applied else Settlement.NOT_APPLIED,
@@ -58,6 +57,8 @@ def ask(
             value_recorded=applied and probed.value is not None,
         )
         reply = yield Append(intent.branch, settled, probed.value if applied else None)
+        if isinstance(reply, Refused):
+            return _overtaken(operation, reply), 0, operation, probed.started
         operation = known(reply.view.operation)
     wait_ns = wait_ns if probed.answer is Answer.NOT_APPLIED else 0
     return verdict, wait_ns, operation, probed.started
@@ -75,15 +76,23 @@ def never_sent(operation: Operation, attempt: int, by: str, why: str) -> r.Settl
     )
 
 
-def superseded(operation: Operation, attempt: int, number: int, by: str) -> r.Settled:
-    """The record that closes an earlier intent, after dispatch `number` returned."""
+def _overtaken(before: Operation, reply: Refused) -> Next:
+    """Somebody recorded something since the probe was asked: look again. Otherwise its answer settles nothing."""
+    after = reply.view.operation
+    moved = after is not None and after.last_seq != before.last_seq
+    return Next.LOOK_AGAIN if moved else Next.IN_DOUBT
+
+
+def superseded(operation: Operation, attempt: int, by: str) -> r.Settled:
+    """The record that closes an intent of an operation that is done."""
+    number = next((d.number for d in operation.dispatches if d.fate is Fate.RETURNED), None)
     return r.Settled(
         attempt=attempt,
         step=operation.step,
         generation=operation.generation,
         settlement=Settlement.SUPERSEDED,
         by=by,
-        why=f"dispatch {number} returned",
+        why=f"dispatch {number} returned" if number else "the operation is done",
         superseded_by=number,
     )
 

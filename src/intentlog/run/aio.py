@@ -114,6 +114,8 @@ class AioDriver:
                     action = script.throw(error)
                 else:
                     action = script.send(reply)
+        except Interrupted as interrupted:  # a script that has nothing to add to it
+            raise interrupted.cause from None
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
 

@@ -8,7 +8,20 @@ import time
 from typing import Any
 
 from intentlog import failpoints
-from intentlog.core.actions import Action, Call, Fetch, Probe, Probed, Raised, ResultT, Returned, Script, TooLate, Wait
+from intentlog.core.actions import (
+    Action,
+    Call,
+    Fetch,
+    Interrupted,
+    Probe,
+    Probed,
+    Raised,
+    ResultT,
+    Returned,
+    Script,
+    TooLate,
+    Wait,
+)
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty
 from intentlog.run.hands import Hands, NoHands, probed, too_late
@@ -34,6 +47,8 @@ class SyncDriver:
                     action = script.throw(error)
                 else:
                     action = script.send(reply)
+        except Interrupted as interrupted:  # a script that has nothing to add to it
+            raise interrupted.cause from None
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
 

@@ -1,0 +1,51 @@
+"""Answering from the record, and bringing a value into the form in which a replay would answer it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intentlog.core import answers
+from intentlog.core.actions import Fetch, FetchError, Outcome, Plan, Script
+from intentlog.core.codec import NotRecordable
+from intentlog.core.records import ErrorText
+from intentlog.core.state import Fate, Operation
+from intentlog.errors import OutcomeUnavailable
+
+
+def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
+    """Answer from the record; nothing is called."""
+    decided = operation.decided
+    if decided is None:
+        msg = "a replay of an operation without an outcome"
+        raise AssertionError(msg)
+    intent = plan.intent_id
+    if decided.fate is Fate.REJECTED:
+        error: ErrorText | None = yield FetchError(decided.seq)
+        raise answers.rejected(intent, operation, error, replayed=True)
+    payload = plan.implied_value if decided.value_seq is None else (yield Fetch(decided.value_seq))
+    if payload is None:
+        raise OutcomeUnavailable("it is done, but its value was not recorded", intent_id=intent)
+    try:
+        value = plan.decode(payload)
+    except ValueError as unfit:
+        raise OutcomeUnavailable(
+            f"it is done, but its recorded value does not fit the tool's type: {unfit}",
+            intent_id=intent,
+            remedy="let the tool's type read the recorded value again: intentlog show has it.",
+        ) from unfit
+    return Outcome(value, replayed=True, intent_id=intent, request_id=operation.request_id)
+
+
+def encoded(plan: Plan, value: object) -> tuple[bytes | None, str]:
+    try:
+        return plan.encode(value), ""
+    except NotRecordable as error:
+        return None, str(error)
+
+
+def as_replayed(plan: Plan, payload: bytes | None, value: object) -> object:
+    """What a replay would return; where there will be none, what the tool returned."""
+    try:
+        return value if payload is None else plan.decode(payload)
+    except ValueError:
+        return value
