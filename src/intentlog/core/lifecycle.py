@@ -31,7 +31,7 @@ from intentlog.core.actions import (
 from intentlog.core.codec import request_id
 from intentlog.core.effects import EffectKind, stricter
 from intentlog.core.machine import OWNER, Reason
-from intentlog.core.reading import read
+from intentlog.core.reading import is_read, read
 from intentlog.core.records import ErrorText, OutcomeKind, Resolution
 from intentlog.core.recovery import Next
 from intentlog.core.replay import as_replayed, encoded, replay
@@ -60,7 +60,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         AttemptCancelled, and what the store raises.
     """
     view: View = yield Load(plan.intent_id.branch, plan.intent_id.step)
-    if plan.declaration.kind is EffectKind.READ and _isread(view.operation):
+    if plan.declaration.kind is EffectKind.READ and is_read(view.operation):
         return (yield from read(plan, view))
     view = yield from _end_own_call(plan, view)
     repeats = 0

@@ -29,7 +29,8 @@ from intentlog.core.replay import as_replayed, encoded, replay
 from intentlog.core.state import Operation
 
 
-def _isread(operation: Operation | None) -> bool:
+def is_read(operation: Operation | None) -> bool:
+    """Whether the operation goes by a READ's single record."""
     if operation is None:
         return True
     touched = operation.dispatches or operation.is_open  # it was declared otherwise once, and that may have been sent

@@ -37,6 +37,7 @@ def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
 
 
 def encoded(plan: Plan, value: object) -> tuple[bytes | None, str]:
+    """The value as bytes; or None, and why it cannot be stored."""
     try:
         return plan.encode(value), ""
     except NotRecordable as error:
