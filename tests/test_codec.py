@@ -399,14 +399,14 @@ def test_bytes_cannot_move_between_record_and_payload(whole: bytes, data: st.Dat
 def test_the_chain_is_what_the_format_says(link: tuple[Any, ...]) -> None:
     """The header of codec.py is the log format: what is written there, followed by hand, gives the same digest.
 
-    "BLAKE2b-128 over the branch's previous chain value, then seq, wall clock (ns), boot clock (ns), boot id, branch,
-    record, payload, each preceded by its length (8 bytes, big endian); an absent payload has length 2^64 - 1." Numbers
-    are taken as decimal text.
+    "BLAKE2b-128 over the branch's previous chain value, then the numbers, boot id, branch, record, payload, each
+    preceded by its length (8 bytes, big endian); an absent payload has length 2^64 - 1. The numbers are seq, wall clock
+    (ns) and boot clock (ns), decimal, with a space between."
     """
     seq, branch, at, record, payload = link
     wanted = blake2b(LINK["previous"], digest_size=16)
-    numbers = [b"%d" % number for number in (seq, at.wall_ns, at.boot_ns)]
-    for part in (*numbers, at.boot_id.encode(), branch.encode(), record):
+    numbers = f"{seq} {at.wall_ns} {at.boot_ns}".encode()
+    for part in (numbers, at.boot_id.encode(), branch.encode(), record):
         wanted.update(len(part).to_bytes(8, "big") + part)
     wanted.update((2**64 - 1 if payload is None else len(payload)).to_bytes(8, "big") + (payload or b""))
     assert codec.chain(LINK["previous"], seq, branch, at, record, payload) == wanted.digest()

@@ -3,9 +3,9 @@
 Record    JSON object, `kind` first, then the record's fields; fields at their default are left out. UTF-8.
 Payload   beside the record: arguments (an object, name -> value, of an operation's first Pending), a returned,
           found or supplied value, or an application event's body. Deterministic JSON: keys sorted, no white space.
-Chain     BLAKE2b-128 over the branch's previous chain value (empty for its first record), then seq, wall clock (ns),
-          boot clock (ns), boot id, branch, record, payload, each preceded by its length (8 bytes, big endian);
-          an absent payload has length 2^64 - 1.
+Chain     BLAKE2b-128 over the branch's previous chain value (empty for its first record), then the numbers, boot id,
+          branch, record, payload, each preceded by its length (8 bytes, big endian); an absent payload has length
+          2^64 - 1. The numbers are seq, wall clock (ns) and boot clock (ns), decimal, with a space between.
 Digest    "1:" and BLAKE2b-128, hex, over the deterministic JSON of the arguments as passed, `Secret` and `Volatile`
           ones left out.
 Request   BLAKE2b-128 keyed with the log's secret salt over branch, NUL, step, NUL, generation; written as a UUID of
@@ -90,7 +90,7 @@ def encode_value(value: object, bytes_max: int) -> bytes:
         NotRecordable: it is of another kind, cyclic, too large, or holds a float that is not finite.
     """
     try:
-        encoded = msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic")
+        encoded = _encode(value)
         if b"null" in encoded:  # how JSON writes a float that is not finite
             plain: object = msgspec.to_builtins(value, enc_hook=_encode_model)
             _refuse_not_finite(plain)
@@ -101,6 +101,18 @@ def encode_value(value: object, bytes_max: int) -> bytes:
     if len(encoded) > bytes_max:
         raise NotRecordable(f"it takes {len(encoded)} bytes, the limit is {bytes_max}")
     return encoded
+
+
+def _encode(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic")
+    except TypeError as error:
+        if "Only dicts with str keys" not in str(error):
+            raise
+    # msgspec orders objects by text keys only: other keys are written as text first, once they are seen to be sound.
+    _refuse_not_finite(msgspec.to_builtins(value, enc_hook=_encode_model))
+    plain: object = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model)
+    return msgspec.json.encode(plain, order="deterministic")
 
 
 def decode_value(encoded: bytes, of_type: Any) -> Any:
@@ -131,12 +143,13 @@ def _decode_model(of_type: Any, value: Any) -> Any:
 
 
 def _refuse_not_finite(value: object) -> None:
-    """Walk msgspec's builtins: scalars, lists, and objects with text keys."""
+    """Walk msgspec's builtins: scalars, lists and objects."""
     if isinstance(value, float) and not isfinite(value):
         raise NotRecordable(f"a float that is not finite: {value}")
     parts: Iterable[object] = ()
     if isinstance(value, dict):
-        parts = cast("dict[str, object]", value).values()
+        items = cast("dict[object, object]", value)
+        parts = [*items.keys(), *items.values()]
     elif isinstance(value, list | tuple | set | frozenset):
         parts = cast("list[object]", value)
     for part in parts:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from intentlog.errors import ToolMisdefined
 
-if TYPE_CHECKING:
-    from datetime import timedelta
-
 NS_PER_MICROSECOND = 1_000
+LONGEST = timedelta(days=100_000)  # what 64 bits hold in nanoseconds
 
 
 class EffectKind(StrEnum):
@@ -70,8 +68,16 @@ def QUERYABLE(settle: timedelta) -> Effect:
     return Effect(EffectKind.QUERYABLE, settle_ns=nanoseconds(settle))
 
 
-def nanoseconds(duration: timedelta) -> int:
-    """A duration in whole nanoseconds, without the rounding of `total_seconds`."""
+def nanoseconds(duration: object) -> int:
+    """A duration in whole nanoseconds, without the rounding of `total_seconds`.
+
+    Raises:
+        ToolMisdefined: it is no timedelta, or too long.
+    """
+    if not isinstance(duration, timedelta):
+        raise ToolMisdefined(f"a time is given as a timedelta, not {duration!r}")
+    if duration > LONGEST:
+        raise ToolMisdefined(f"a time of {duration} is too long: at most {LONGEST.days} days")
     return ((duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds) * NS_PER_MICROSECOND
 
 

@@ -13,12 +13,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
+from intentlog.core.effects import nanoseconds
 from intentlog.core.restart import Classification, Opened
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.hands import RecoveryHands
-from intentlog.log.steps import check_name
+from intentlog.log.naming import check_name
 from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
 from intentlog.ports import Counters
 from intentlog.run.aio import AioDriver
@@ -139,7 +140,7 @@ class AsyncAttempt:
         self._engine = engine
         self._driver = driver
         self._branch = branch
-        self._wait_s = wait.total_seconds() if wait else 0.0
+        self._wait_s = nanoseconds(wait) / 1e9 if wait is not None else 0.0
         self._opened: AttemptState | None = None
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.classifications: list[Classification] = []
@@ -164,7 +165,7 @@ class AsyncAttempt:
 
     def step(self, name: str) -> AsyncStep:
         """Name the step of the next call: `await attempt.step("refund-1").call(refund, ...)`."""
-        return AsyncStep(self._perform, name)
+        return AsyncStep(self._perform, check_name("step", name, slash=False))
 
     async def _perform(
         self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]

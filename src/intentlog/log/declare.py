@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from string import Formatter
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,21 +21,21 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from intentlog.core import actions
 from intentlog.core.actions import ErrorKind
-from intentlog.core.effects import UNSAFE, Declaration, Effect, EffectKind, nanoseconds
-from intentlog.core.records import Durability, ErrorText
-from intentlog.errors import NotSent, Rejected, Suspended, ToolMisdefined, UnguardedCall
+from intentlog.core.effects import READ, UNSAFE, Declaration, Effect, EffectKind, nanoseconds
+from intentlog.core.records import Durability
+from intentlog.errors import ArgumentsNotRecordable, NotSent, Rejected, Suspended, ToolMisdefined, UnguardedCall
 from intentlog.log.binding import Signature
+from intentlog.log.naming import check_name, check_template
 from intentlog.log.values import Applied, Call, NotApplied, Retry, Unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Errors = type[Exception] | tuple[type[Exception], ...]
-ERROR_TEXT_MAX = 1_000  # characters of an error's text that are kept
 TIME_LIMIT = timedelta(minutes=5)
 
 
 class _Vault:
-    """Where the functions are. The two closures below are the only way to them."""
+    """Where the functions are. The closures below are the only way to them."""
 
     def __init__(self) -> None:
         functions: WeakKeyDictionary[AnyTool, Callable[..., Any]] = WeakKeyDictionary()
@@ -49,8 +48,12 @@ class _Vault:
                 raise UnguardedCall(f"{handle.name} was reached without a permission")
             return functions[handle](*args, **kwargs)
 
+        def has(handle: AnyTool) -> bool:
+            return handle in functions
+
         self.keep = keep
         self.call = call
+        self.has = has
 
 
 VAULT = _Vault()
@@ -151,17 +154,16 @@ class AnyTool:
     def _check(self) -> None:
         """Refuse what can never work, at the definition."""
         name, parameters = self.name, self.signature.parameters.parameters
+        try:
+            check_name("tool name", name, slash=False)
+        except ArgumentsNotRecordable as error:
+            raise ToolMisdefined(error.message) from error
         if nanoseconds(self.time_limit) <= 0:
             raise ToolMisdefined(f"{name}: time_limit must be positive, not {self.time_limit}")
         if self.durability is Durability.EVENTUAL and self.effect.kind is not EffectKind.READ:
             raise ToolMisdefined(f"{name}: the durability of an intent cannot be weakened; only a READ may be EVENTUAL")
         if self.step is not None:
-            fields = {field.split(".")[0].split("[")[0] for _, field, _, _ in Formatter().parse(self.step) if field}
-            unknown, hidden = fields - set(parameters), fields & (self.signature.secret | self.signature.volatile)
-            if unknown or "" in fields:
-                raise ToolMisdefined(f"{name}: the step {self.step!r} names {sorted(unknown)}, which it does not take")
-            if hidden:
-                raise ToolMisdefined(f"{name}: the step {self.step!r} may not hold a secret or volatile argument")
+            check_template(name, self.step, parameters, self.signature.secret | self.signature.volatile)
 
 
 class Tool(AnyTool, Generic[P, R], sealed=False):
@@ -210,9 +212,15 @@ class Decorator(Protocol):
     """What `tool(...)` returns: its parameters, without a leading `Call`, become the tool's."""
 
     @overload
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload] # async comes first
+        self, function: Callable[Concatenate[object, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTool[Concatenate[object, P], R]: ...
+    @overload
     def __call__(self, function: Callable[Concatenate[Call, P], Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
+    @overload
+    def __call__(self, function: Callable[Concatenate[object, P], R], /) -> Tool[Concatenate[object, P], R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Call, P], R], /) -> Tool[P, R]: ...
     @overload
@@ -220,9 +228,15 @@ class Decorator(Protocol):
 
 
 @overload
+def tool(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload] # async comes first
+    function: Callable[Concatenate[object, P], Coroutine[Any, Any, R]], /
+) -> AsyncTool[Concatenate[object, P], R]: ...
+@overload
 def tool(function: Callable[Concatenate[Call, P], Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
 @overload
 def tool(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...  # type: ignore[overload-overlap] # async is told apart first
+@overload
+def tool(function: Callable[Concatenate[object, P], R], /) -> Tool[Concatenate[object, P], R]: ...
 @overload
 def tool(function: Callable[Concatenate[Call, P], R], /) -> Tool[P, R]: ...
 @overload
@@ -271,8 +285,9 @@ def tool(  # noqa: PLR0913 - a declaration names what it declares
         ToolMisdefined: the declaration cannot work as written.
     """
     if durability is None:
-        durability = Durability.EVENTUAL if effect.kind is EffectKind.READ else Durability.IMMEDIATE
+        durability = Durability.EVENTUAL if effect == READ else Durability.IMMEDIATE
     options = Options(effect, name, step, rejects, not_sent, time_limit, retry, durability)
+    _check_types(options)
     if function is not None:
         return _declare(function, _scope(2), options)
 
@@ -282,8 +297,20 @@ def tool(  # noqa: PLR0913 - a declaration names what it declares
     return decorate
 
 
+def _check_types(options: Options) -> None:
+    """Tell a declaration of the wrong kind in the user's words; `effect=KEYED` without its window, say."""
+    wanted = {"effect": Effect, "time_limit": timedelta, "durability": Durability}
+    optional = {"name": str, "step": str, "retry": Retry}
+    for field, value in options._asdict().items():
+        kind = wanted.get(field) or optional.get(field)
+        if kind is None or isinstance(value, kind) or (field in optional and value is None):
+            continue
+        hint = " (KEYED and QUERYABLE are given their time: KEYED(window=...))" if field == "effect" else ""
+        raise ToolMisdefined(f"{field}= takes a {kind.__name__}, not {value!r}{hint}")
+
+
 def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Options) -> AnyTool:
-    if not inspect.isfunction(function):
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         raise ToolMisdefined(f"{function!r} is not a function defined with def")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolMisdefined(f"{function.__name__} is a generator; a tool returns one value")
@@ -296,14 +323,6 @@ def known_tool(name: str) -> AnyTool | None:
     """The tool of this name that this program has; None if there is none, or more than one."""
     found = [handle for (of_name, _, _), handle in list(_KNOWN.items()) if of_name == name]
     return found[0] if len(found) == 1 else None
-
-
-def describe(error: BaseException, secrets: tuple[str, ...] = ()) -> ErrorText:
-    """An error as evidence: masked, shortened, printable."""
-    text = str(error)
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return ErrorText(type(error).__qualname__, text.encode("utf-8", "replace").decode()[:ERROR_TEXT_MAX])
 
 
 def _as_tuple(errors: Errors) -> tuple[type[Exception], ...]:

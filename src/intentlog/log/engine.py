@@ -29,14 +29,18 @@ from intentlog.errors import (
     InDoubt,
     LogDamaged,
     LogUnavailable,
+    OutcomeUnavailable,
     Rejected,
     StepRequired,
     ToolMisdefined,
+    UnguardedCall,
     UnknownIntent,
 )
-from intentlog.log.declare import AnyTool, describe, known_tool
+from intentlog.log.declare import VAULT, AnyTool, known_tool
 from intentlog.log.hands import ToolHands, running
-from intentlog.log.steps import Steps, check_name
+from intentlog.log.naming import check_name
+from intentlog.log.secrecy import describe
+from intentlog.log.steps import Steps
 from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Problem, Report, Settings, Unfinished
 from intentlog.observe import LoggingObserver
 from intentlog.ports import Clock, Counters, Observer, Store
@@ -63,6 +67,7 @@ class AttemptState:
         self.is_open = True
         self.running = 0  # calls of it whose script has not ended, guarded by the engine's condition
         self.left = False
+        self.secrets: frozenset[str] = frozenset()  # of all its calls: its close keeps an error's text
 
 
 class Prepared(NamedTuple):
@@ -127,6 +132,7 @@ class Engine:
         if not attempt.is_open:
             raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
+        attempt.secrets |= bound.secrets
         step, number = attempt.steps.begin(usable, bound, given)
         intent = IntentId.of(attempt.branch, attempt.number, step)
         if any((i.branch, i.step) == (intent.branch, step) for i in running.get()):
@@ -170,7 +176,7 @@ class Engine:
         try:
             outcome = yield from script
             decided = True
-        except Rejected:
+        except (Rejected, OutcomeUnavailable):
             decided = True
             raise
         except ArgumentDrift:
@@ -194,7 +200,9 @@ class Engine:
             wanted = End.INDETERMINATE
         else:
             wanted = End.FAILED if isinstance(error, Exception) else End.CANCELLED
-        return restart.close_attempt(attempt.branch, attempt.number, wanted, describe(error) if error else None)
+        return restart.close_attempt(
+            attempt.branch, attempt.number, wanted, describe(error, attempt.secrets) if error else None
+        )
 
     def wait_until_idle(self) -> None:
         """Wait for running calls.
@@ -224,8 +232,9 @@ class Engine:
         """The script that records a decision about an intent in doubt."""
         if not isinstance(answer, Applied | NotApplied):
             raise ToolMisdefined(f"an intent is resolved as Applied(value) or NotApplied(), not {answer!r}")
-        for name, text in (("by", by), ("why", why)):
-            if not text.strip():
+        said: dict[str, object] = {"by": by, "why": why}
+        for name, text in said.items():
+            if not isinstance(text, str) or not text.strip():
                 raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log")
         payload = None
         if isinstance(answer, Applied) and answer.has_value:
@@ -363,6 +372,8 @@ def _usable(handle: object, *, is_async: bool) -> AnyTool:
     """The tool, if it can be used as it is declared."""
     if not isinstance(handle, AnyTool):
         raise ToolMisdefined(f"{handle!r} is not a tool", remedy="decorate the function with @tool.")
+    if not VAULT.has(handle):
+        raise UnguardedCall(f"{handle.name} only looks like a tool: no function stands behind it")
     if handle.is_async and not is_async:
         raise ToolMisdefined(f"{handle.name} is async", remedy="use AsyncLog.")
     if handle.effect.kind is EffectKind.QUERYABLE and handle.prober is None:

@@ -11,9 +11,10 @@ from typing import Any, cast
 from intentlog.core import actions, codec
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Answer
-from intentlog.errors import ToolMisdefined
+from intentlog.errors import NotSent, ToolMisdefined
 from intentlog.log.binding import Bound
-from intentlog.log.declare import VAULT, AnyTool, describe, known_tool
+from intentlog.log.declare import VAULT, AnyTool, known_tool
+from intentlog.log.secrecy import describe
 from intentlog.log.values import Applied, Call, NotApplied, Unknown
 from intentlog.run.hands import Found
 
@@ -28,6 +29,7 @@ class ToolHands:
         self._tool = handle
         self._bound = bound
         self._bytes_max = bytes_max
+        self._called = False
         self.is_async = handle.is_async
 
     def call(self, action: actions.Call) -> Any:
@@ -37,7 +39,7 @@ class ToolHands:
         token = running.set((*running.get(), action.intent_id))
         try:
             args, kwargs = self._arguments(action)
-            return VAULT.call(self._tool, action, *args, **kwargs)
+            return _begun(self._tool, VAULT.call(self._tool, action, *args, **kwargs))
         finally:
             running.reset(token)
 
@@ -90,8 +92,8 @@ class ToolHands:
                 return Found(Answer.UNKNOWN, None, describe(wrong))
 
     @property
-    def _secrets(self) -> tuple[str, ...]:
-        return self._bound.secrets if self._bound else ()
+    def _secrets(self) -> frozenset[str]:
+        return self._bound.secrets if self._bound else frozenset()
 
     def _call_of(self, intent: IntentId, request_id: str, dispatch_no: int) -> Call:
         deadline = time.monotonic() + self._tool.time_limit.total_seconds()
@@ -101,22 +103,42 @@ class ToolHands:
         if self._bound is None:
             msg = "a recovery calls no tool"
             raise AssertionError(msg)
+        bound = self._bound.arguments
+        if self._called:  # a repeat goes out with the recorded arguments, whatever the first call did to them
+            bound = self._tool.signature.as_recorded(self._bound, self._bytes_max)
+        self._called = True
         if not self._tool.signature.takes_call:
-            return self._bound.args, self._bound.kwargs
+            return bound.args, bound.kwargs
         call = self._call_of(action.intent_id, action.request_id, action.dispatch_no)
-        return (call, *self._bound.args), self._bound.kwargs
+        return (call, *bound.args), bound.kwargs
 
     def _probe_arguments(
         self, action: actions.Probe, recorded: bytes | None, *, takes_call: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._bound is not None:
-            args, kwargs = self._bound.args, self._bound.kwargs
+            bound = self._tool.signature.as_recorded(self._bound, self._bytes_max)
         else:
             bound = self._tool.signature.from_record(recorded or b"{}")
-            args, kwargs = bound.args, bound.kwargs
+        args, kwargs = bound.args, bound.kwargs
         if takes_call:
             args = (self._call_of(action.intent_id, action.request_id, action.dispatch_no), *args)
         return args, kwargs
+
+
+def _begun(handle: AnyTool, value: Any) -> Any:
+    """What a plain tool returned, if it is a result and not the promise of one.
+
+    Raises:
+        NotSent: it is a coroutine or generator that was never begun.
+    """
+    if not (inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()  # or Python warns that it was never awaited
+    raise NotSent(
+        f"{handle.name} returned a {type(value).__name__} that was never begun",
+        remedy="make the tool an `async def`, or let it return its result.",
+    )
 
 
 class RecoveryHands:

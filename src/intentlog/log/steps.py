@@ -5,29 +5,11 @@ from __future__ import annotations
 from threading import Lock
 from typing import NamedTuple
 
-from intentlog.errors import ArgumentsNotRecordable, StepRequired
+from intentlog.errors import StepRequired
 from intentlog.log.binding import Bound
 from intentlog.log.declare import AnyTool
 from intentlog.log.hands import running
-
-NAME_MAX = 255
-
-
-def check_name(what: str, name: object, *, slash: bool) -> str:
-    """A branch or step that can be written down and read back.
-
-    Raises:
-        ArgumentsNotRecordable: it is no text of 1 to 255 characters, or has control characters (or `/` in a step).
-    """
-    if not isinstance(name, str):
-        raise ArgumentsNotRecordable(f"a {what} is text, not {type(name).__name__}")
-    if not 1 <= len(name) <= NAME_MAX:
-        raise ArgumentsNotRecordable(f"a {what} has 1 to {NAME_MAX} characters, not {len(name)}")
-    if any(not character.isprintable() for character in name):
-        raise ArgumentsNotRecordable(f"a {what} has no control characters: {name!r}")
-    if not slash and "/" in name:
-        raise ArgumentsNotRecordable(f"a {what} has no '/': {name!r}")
-    return name
+from intentlog.log.naming import check_name, fill_template
 
 
 class _Occurrence(NamedTuple):
@@ -53,13 +35,12 @@ class Steps:
         if given is not None:
             return check_name("step", given, slash=False), None
         if handle.step is not None:
-            return check_name("step", handle.step.format_map(bound.by_name), slash=False), None
+            return fill_template(handle.step, bound.arguments.arguments), None
         if running.get():
             raise StepRequired(f"{handle.name} is called from inside a tool ({running.get()[-1]})")
         with self._lock:
             if handle.name in self._unnamed:
                 raise StepRequired(f"another unnamed call of {handle.name} is being made")
-            self._unnamed.add(handle.name)
             occurrences = self._occurrences.setdefault(handle.name, [])
             wanted = _Occurrence(bound.digest, is_open=True)
             if wanted in occurrences:
@@ -67,7 +48,9 @@ class Steps:
             else:
                 occurrences.append(wanted)
                 number = len(occurrences)
-        return (handle.name if number == 1 else f"{handle.name}~{number}"), number
+            step = check_name("step", handle.name if number == 1 else f"{handle.name}~{number}", slash=False)
+            self._unnamed.add(handle.name)
+        return step, number
 
     def end(self, handle: AnyTool, number: int | None, *, decided: bool, drifted: bool) -> None:
         """The call has ended. With RETURNED or REJECTED its occurrence is used up; a drifted one never was."""

@@ -12,12 +12,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
+from intentlog.core.effects import nanoseconds
 from intentlog.core.restart import Classification, Opened
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.hands import RecoveryHands
-from intentlog.log.steps import check_name
+from intentlog.log.naming import check_name
 from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
 from intentlog.ports import Counters
 from intentlog.run.sync import SyncDriver
@@ -153,7 +154,7 @@ class Attempt:
         self._engine = engine
         self._driver = driver
         self._branch = branch
-        self._wait_s = wait.total_seconds() if wait else 0.0
+        self._wait_s = nanoseconds(wait) / 1e9 if wait is not None else 0.0
         self._opened: AttemptState | None = None
         self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         self._locks_lock = Lock()
@@ -185,13 +186,21 @@ class Attempt:
 
     def step(self, name: str) -> Step:
         """Name the step of the next call: `attempt.step("refund-1").call(refund, ...)`."""
-        return Step(self._perform, name)
+        return Step(self._perform, check_name("step", name, slash=False))
 
     def _perform(self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
         engine, driver = self._engine, self._driver
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=False)
-        with self._lock_of(prepared.step):
+        lock = self._lock_of(prepared.step)
+        try:
+            lock.acquire()
+        except BaseException:
+            prepared.withdraw()
+            raise
+        try:
             return driver.run(prepared.script, prepared.hands)
+        finally:
+            lock.release()
 
     def _lock_of(self, step: str) -> Lock:
         """A concurrent call of one step waits, and gets the recorded outcome."""

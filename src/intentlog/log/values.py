@@ -101,7 +101,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.times < 1 or nanoseconds(self.backoff) < 0:
+        if type(self.times) is not int or self.times < 1 or nanoseconds(self.backoff) < 0:
             raise ToolMisdefined(f"Retry needs times >= 1 and a backoff >= 0, not {self.times} and {self.backoff}")
 
 

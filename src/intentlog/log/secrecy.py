@@ -1,0 +1,89 @@
+"""`Secret` and `Volatile` arguments: where the marks may stand, and how texts that are kept are masked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from intentlog.core.records import ErrorText
+from intentlog.log.values import SecretMark, VolatileMark
+
+MASK = "***"
+ERROR_TEXT_MAX = 1_000  # characters of an error's text that are kept
+
+
+def is_marked(hint: Any, mark: type) -> bool:
+    """Whether the whole annotation is `Secret[...]` (or `Volatile[...]`)."""
+    return get_origin(hint) is Annotated and mark in get_args(hint)[1:]
+
+
+def holds_mark(hint: Any) -> bool:
+    """Whether a mark stands anywhere inside an annotation: in a union, a list, a field of a dataclass or struct."""
+    return _holds_mark(hint, set())
+
+
+def _holds_mark(hint: Any, seen: set[int]) -> bool:
+    if id(hint) in seen:
+        return False
+    seen.add(id(hint))
+    if is_marked(hint, SecretMark) or is_marked(hint, VolatileMark):
+        return True
+    parts = list(get_args(hint))
+    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct)):
+        parts.extend(get_type_hints(hint, include_extras=True).values())
+    return any(_holds_mark(part, seen) for part in parts)
+
+
+def texts_of(value: object) -> set[str]:
+    """Every form in which a secret value, or a part of it, could stand in a text."""
+    texts: set[str] = set()
+    _collect(value, texts)
+    return {form for text in texts if text for form in (text, repr(text)[1:-1], ascii(text)[1:-1])}
+
+
+def _collect(value: object, texts: set[str]) -> None:
+    match value:
+        case None | bool():
+            return
+        case str():
+            texts.add("".join(value))
+        case bytes() | bytearray():
+            texts.update((bytes(value).decode("utf-8", "replace"), repr(bytes(value))[2:-1], bytes(value).hex()))
+        case _:
+            texts.update((str(value), repr(value)))
+            for part in _parts(value):
+                _collect(part, texts)
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value)
+        return [*items.keys(), *items.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return cast("Iterable[object]", value)
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, msgspec.Struct):
+        return [getattr(value, name) for name in value.__struct_fields__]
+    return ()
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, the longest first: one may begin as another does."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
+def describe(error: BaseException, secrets: Iterable[str] = ()) -> ErrorText:
+    """An error as evidence: masked, shortened, printable, whatever its own methods do."""
+    name = type(error).__qualname__
+    try:
+        text = str(error)
+    except Exception as unprintable:  # noqa: BLE001 - an error's own __str__ may raise anything
+        text = f"(its text cannot be had: {type(unprintable).__qualname__})"
+    masked = mask(text, secrets).encode("utf-8", "replace").decode()
+    return ErrorText(mask(name, secrets), masked[:ERROR_TEXT_MAX])
