@@ -6,7 +6,6 @@ import shlex
 from typing import NamedTuple
 
 from intentlog.core.actions import IntentId
-from intentlog.core.effects import EffectKind
 from intentlog.core.records import IntentState, Resolution
 from intentlog.core.restart import Classification
 from intentlog.log.values import OpenIntent
@@ -26,28 +25,20 @@ class Advice(NamedTuple):
 
 def of_open(log: str, intent: OpenIntent) -> Advice:
     """What to do about an open intent, before a recovery has looked at it."""
-    if intent.in_doubt:
-        match EffectKind(intent.effect):
-            case EffectKind.UNSAFE:
-                return _decide(log, intent.intent_id, intent.seq)
-            case EffectKind.QUERYABLE:
-                return Advice("let its tool's probe find out", (_recover(log),))
-            case EffectKind.KEYED:
-                text = (
-                    _AGAIN
-                    + "it repeats the call while the receiver remembers its key; `recover` says whether it still does"
-                )
-                return Advice(text, (_recover(log),))
-            case EffectKind.IDEMPOTENT | EffectKind.READ:
-                return Advice(_AGAIN + "it repeats the call, which is harmless")
     if intent.state == IntentState.PENDING:
         return Advice("not sent; the program calls it when it goes on")
-    return Advice("being called now; wait for its owner")
+    if intent.calling:
+        return Advice("being called now; wait for its owner")
+    return _of(log, intent.intent_id, intent.seq, intent.resolution)
 
 
 def of_classified(log: str, found: Classification) -> Advice:
     """What to do about an intent after a recovery has looked at it."""
-    match found.resolution:
+    return _of(log, found.intent_id, found.seq, found.resolution)
+
+
+def _of(log: str, intent_id: IntentId, seq: int, resolution: Resolution) -> Advice:
+    match resolution:
         case Resolution.RETRY:
             return Advice(_AGAIN + "the effect did not happen, and is called")
         case Resolution.RECALL:
@@ -56,7 +47,7 @@ def of_classified(log: str, found: Classification) -> Advice:
             text = "import the module of its tool, so that its probe can find out; if it was asked, ask again later"
             return Advice(text, (_recover(log),))
         case Resolution.ASK_PERSON:
-            return _decide(log, found.intent_id, found.seq)
+            return _decide(log, intent_id, seq)
         case Resolution.REPLAY:
             return Advice("done: a program that runs again gets its outcome from the log")
 

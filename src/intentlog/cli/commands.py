@@ -163,12 +163,11 @@ def resolve(  # noqa: PLR0913 - a decision names what it decides
         raise Usage("--outcome is what the tool would have returned; it goes with --landed")
     for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
         check_text(name, given)
-    value = None if outcome is None else outcome_of(outcome)
+    happened: Applied[Any] = Applied() if outcome is None else Applied(outcome_of(outcome))
     intent_id = parse_intent(text)
     check_is_log(place)
     with Log.open(place) as opened:
-        answer: Applied[Any] | NotApplied = Applied(value) if landed else NotApplied()
-        opened.resolve(intent_id, answer, by=by, why=why, expect_seq=expect_seq)
+        opened.resolve(intent_id, happened if landed else NotApplied(), by=by, why=why, expect_seq=expect_seq)
         seq, record = _newest_decision(opened, intent_id)
         doubts = sum(one.in_doubt for one in opened.open_intents())
     if as_json:

@@ -273,6 +273,7 @@ class Engine:
             effect=operation.declaration.kind,
             state=intent.state,
             dispatched_at=_time(dispatches[-1].at.wall_ns) if dispatches else None,
+            calling=calling,
             in_doubt=intent.state is State.DISPATCHED and not calling and unsettled,
             resolution=todo,
             contradicts=operation.contradicts,

@@ -116,6 +116,7 @@ class OpenIntent:
         effect: its effect class, as recorded.
         state: PENDING or DISPATCHED.
         dispatched_at: when it was last dispatched (UTC), or None.
+        calling: whether its owner lives and has not said that the call ended.
         in_doubt: whether it may have been sent, nobody is calling any more, and its class cannot settle it (yet).
         resolution: what is to be done about it, if nobody is calling.
         contradicts: whether a late outcome says other than what was settled.
@@ -127,6 +128,7 @@ class OpenIntent:
     effect: str
     state: str
     dispatched_at: datetime | None
+    calling: bool
     in_doubt: bool
     resolution: Resolution
     contradicts: bool
