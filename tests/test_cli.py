@@ -225,7 +225,7 @@ def test_status_names_each_open_intent_and_the_command_that_settles_it(bench, do
         )
         assert re.search(command, result.out, re.MULTILINE)
     assert re.search(
-        r"b-push#1/push: let its tool's probe.*\n  intentlog recover \S+ --import MODULE$", result.out, re.MULTILINE
+        r"b-push#1/push: import the module.*\n  intentlog recover \S+ --import MODULE$", result.out, re.MULTILINE
     )
     assert "b-done" not in result.out
 
