@@ -64,7 +64,7 @@ def killed_late(log: Path, delay_s: float) -> float:
 
 
 def test_case_21_a_call_that_began_late_is_given_its_whole_time(tmp_path: Path) -> None:
-    """The call began 1.6 s after Dispatched, past limit + settle; its owner is dead: "no" counts only from the fence."""
+    """The call began 1.6 s after Dispatched, its owner is dead: "no" counts only from the fence."""
     died_s = killed_late(tmp_path / "log.db", 1.6)
     with Log.open(tmp_path / "log.db") as log:
         (found,) = log.recover()

@@ -11,6 +11,7 @@ from rich.table import Table
 from intentlog.cli.demo_witness import Judgement, Place, Seen
 from intentlog.core import records as r
 from intentlog.core.actions import IntentId
+from intentlog.core.machine import RESERVED
 from intentlog.core.records import OutcomeKind, Settlement
 from intentlog.log.sync import Log
 from intentlog.log.values import Entry
@@ -139,7 +140,7 @@ def how_settled(history: Sequence[Entry], intent: IntentId) -> str:
                 case Settlement.SUPERSEDED:
                     return f"same key, {called}"
                 case Settlement.APPLIED:
-                    return f"{one.by}: landed"
+                    return f"{one.by.removeprefix(RESERVED)}: landed"
                 case Settlement.NOT_APPLIED:
-                    return f"{one.by}: no, {called}"
+                    return f"{one.by.removeprefix(RESERVED)}: no, {called}"
     return "open"
