@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fake_clock import FakeClock
 
-from intentlog import AsyncLog, InDoubt, Log, Settings, tool
+from intentlog import AsyncLog, InDoubt, Log, Settings, ToolMisdefined, tool
 from intentlog.core.actions import Append, Appended, Refused
 from intentlog.log.engine import Engine
 from intentlog.observe import LoggingObserver
@@ -191,6 +191,46 @@ def test_a_log_waits_for_the_threads_of_cancelled_callers() -> None:
 
     asyncio.run(main())
     assert kinds(disk)[-1] == "Committed RETURNED"
+
+
+def test_a_log_waits_for_the_calls_of_other_tasks() -> None:
+    """Leaving `async with` while another task calls: its outcome is recorded, not lost to a closed log."""
+    disk = MemoryDisk()
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        @tool
+        async def effect() -> str:
+            begun.set()
+            await asyncio.sleep(0.05)
+            return "in time"
+
+        async def work(log: AsyncLog) -> str:
+            async with log.attempt("order") as attempt:
+                return await attempt.call(effect)
+
+        async with AsyncLog(lambda: engine(MemoryStore(disk, FakeClock()))) as log:
+            task = asyncio.create_task(work(log))
+            await begun.wait()
+        assert await task == "in time"
+
+    asyncio.run(main())
+    assert "Committed RETURNED" in kinds(disk)
+
+
+def test_a_tool_that_closes_its_own_log_is_told_so() -> None:
+    """It would wait for itself: refused, on both faces, and the log goes on."""
+    with Log(engine(MemoryStore(MemoryDisk(), FakeClock()))) as log:
+
+        @tool
+        def closes() -> None:
+            log.close()
+
+        with log.attempt("order") as attempt, pytest.raises(InDoubt) as caught:
+            attempt.call(closes)
+        assert isinstance(caught.value.__cause__, ToolMisdefined)
+        assert log.verify().ok
 
 
 def test_time_limit_of_an_async_tool_is_enforced() -> None:

@@ -97,6 +97,7 @@ class AsyncLog:
         if self._engine_or_none is None or self._driver_or_none is None:
             return
         engine, driver = self._engine_or_none, self._driver_or_none
+        engine.check_not_inside_a_tool()
         self._engine_or_none = None
         await driver.wait_for_calls()
         try:

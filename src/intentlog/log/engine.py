@@ -204,14 +204,22 @@ class Engine:
             attempt.branch, attempt.number, wanted, describe(error, attempt.secrets) if error else None
         )
 
+    def check_not_inside_a_tool(self) -> None:
+        """Refuse to wait for a call from inside it.
+
+        Raises:
+            ToolMisdefined: a tool closes the log that guards it.
+        """
+        if running.get():
+            raise ToolMisdefined(f"a tool ({running.get()[-1]}) cannot close the log that guards it")
+
     def wait_until_idle(self) -> None:
         """Wait for running calls.
 
         Raises:
             ToolMisdefined: a tool waits for itself.
         """
-        if running.get():
-            raise ToolMisdefined(f"a tool ({running.get()[-1]}) cannot close the log that guards it")
+        self.check_not_inside_a_tool()
         with self._idle:
             self._idle.wait_for(lambda: self._running == 0)
 

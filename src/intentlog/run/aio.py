@@ -59,6 +59,9 @@ class AioDriver:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-writer")
         self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
         self._tails: set[asyncio.Task[None]] = set()
+        self._active = 0  # scripts being driven for a caller
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def run(
         self, script: Script[ResultT], hands: Hands = NO_HANDS, ended: Callable[[], None] | None = None
@@ -70,6 +73,8 @@ class AioDriver:
             hands: the tool that it may call.
             ended: called when the script has ended, which may be after a cancelled caller has gone.
         """
+        self._active += 1
+        self._idle.clear()
         try:
             result = await self._drive(script, next, hands)
         except _StillCalling as still:
@@ -81,6 +86,10 @@ class AioDriver:
             if ended:
                 ended()
             raise
+        finally:
+            self._active -= 1
+            if self._active == 0:
+                self._idle.set()
         if ended:
             ended()
         return result
@@ -91,9 +100,11 @@ class AioDriver:
         return await _to_its_end(future)
 
     async def wait_for_calls(self) -> None:
-        """Wait for the calls that run on after their callers were cancelled."""
-        while self._tails:
-            await asyncio.wait(set(self._tails))
+        """Wait for running calls, and for those that run on after their callers were cancelled."""
+        while self._active or self._tails:
+            await self._idle.wait()
+            if self._tails:
+                await asyncio.wait(set(self._tails))
 
     def close(self) -> None:
         """Let the threads go."""
