@@ -118,6 +118,7 @@ class Player:
             window_ns=window_s * SECOND if effect is EffectKind.KEYED else 0,
             settle_ns=5 * SECOND,
             probe=probe,
+            grace_ns=10 * SECOND,
         )
         plan = Plan(
             log="orders.db",
@@ -134,7 +135,6 @@ class Player:
             retry_times=0,
             retry_backoff_ns=SECOND,
             read_durability=Durability.EVENTUAL,
-            dispatch_grace_ns=10 * SECOND,
             death_is_certain=True,
             implied_value=None,
         )

@@ -98,7 +98,7 @@ def test_the_records_decide_how_an_attempt_ends(error: Exception | None, wanted:
     "script",
     [
         lambda _: open_attempt(BRANCH, "b.1", nothing),
-        lambda _: recover_branch(BRANCH, nothing, 0, certain=True),
+        lambda _: recover_branch(BRANCH, nothing, certain=True),
         lambda _: resolve(INTENT, Settlement.APPLIED, None, "ann", "saw it", None),
     ],
     ids=["open", "recover", "resolve"],
@@ -118,9 +118,9 @@ def test_a_cancellation_is_not_turned_into_the_drivers_word(script: Any) -> None
 def test_a_restart_concludes_nothing_twice() -> None:
     """recover: fenced once, classified once; it appends nothing when nothing changed, and lists the doubt each time."""
     player = crashed("UNSAFE", "RETURNED", "lost")
-    first = player.run(recover_branch(BRANCH, nothing, 0, certain=True))
+    first = player.run(recover_branch(BRANCH, nothing, certain=True))
     assert player.did == ["AttemptFenced", "Classified"]
-    second = player.run(recover_branch(BRANCH, nothing, 0, certain=True))
+    second = player.run(recover_branch(BRANCH, nothing, certain=True))
     assert (second, len(player.did)) == (first, 2)
     assert first[0].seq == player.operation.last_seq
     assert player.is_sound()
@@ -129,16 +129,16 @@ def test_a_restart_concludes_nothing_twice() -> None:
 def test_a_decision_that_time_changes_is_recorded_anew() -> None:
     """I9: the key was remembered, then forgotten: two classifications."""
     player = crashed("KEYED", "RETURNED", "lost", window_s=80)
-    assert player.run(recover_branch(BRANCH, nothing, 0, certain=True))[0].resolution is Resolution.RECALL
+    assert player.run(recover_branch(BRANCH, nothing, certain=True))[0].resolution is Resolution.RECALL
     player.clock.ns += 60 * SECOND
-    assert player.run(recover_branch(BRANCH, nothing, 0, certain=True))[0].resolution is Resolution.ASK_PERSON
+    assert player.run(recover_branch(BRANCH, nothing, certain=True))[0].resolution is Resolution.ASK_PERSON
     assert player.did == ["AttemptFenced", "Classified", "Classified"]
 
 
 def test_recover_leaves_a_living_owner_alone() -> None:
     """Nothing is concluded, nothing appended."""
     player = Player().opens()
-    assert player.run(recover_branch(BRANCH, nothing, 0, certain=True)) == []
+    assert player.run(recover_branch(BRANCH, nothing, certain=True)) == []
     assert player.did == []
 
 
@@ -146,17 +146,17 @@ def test_the_stricter_declaration_decides() -> None:
     """DESIGN 4: recorded IDEMPOTENT, now UNSAFE: a person is asked; recorded UNSAFE, now IDEMPOTENT: too."""
     for was, now in (("IDEMPOTENT", "UNSAFE"), ("UNSAFE", "IDEMPOTENT")):
         player = crashed(was, "RETURNED", "lost")
-        assert player.run(recover_branch(BRANCH, here(now), 0, certain=True))[0].resolution is Resolution.ASK_PERSON
+        assert player.run(recover_branch(BRANCH, here(now), certain=True))[0].resolution is Resolution.ASK_PERSON
 
 
 def test_recover_lets_probes_answer() -> None:
     """It never calls; a tool that this program lacks is not asked."""
     player = crashed("QUERYABLE", "RETURNED", "lost", probe=True)
-    assert player.run(recover_branch(BRANCH, nothing, 0, certain=True))[0].resolution is Resolution.PROBE
+    assert player.run(recover_branch(BRANCH, nothing, certain=True))[0].resolution is Resolution.PROBE
     player.probes = [UNKNOWN, NOT_APPLIED, APPLIED]
     present = here("QUERYABLE", probe=True)
     for todo in (Resolution.PROBE, Resolution.PROBE, Resolution.REPLAY):
-        [one] = player.run(recover_branch(BRANCH, present, 0, certain=True))
+        [one] = player.run(recover_branch(BRANCH, present, certain=True))
         assert (one.resolution, one.seq) == (todo, player.operation.last_seq)
     assert "call" not in player.did
     asked = next(action for action in player.seen if isinstance(action, Probe))
@@ -181,7 +181,7 @@ def twice_dispatched(kind: str, **plan: Any) -> Player:
 def test_each_classification_carries_the_seq_that_a_decision_needs() -> None:
     """`.seq`: the operation's newest record: give it to `resolve` as `expect_seq`; also where two intents are open."""
     player = twice_dispatched("IDEMPOTENT")
-    found = player.run(recover_branch(BRANCH, here("UNSAFE"), 0, certain=True))
+    found = player.run(recover_branch(BRANCH, here("UNSAFE"), certain=True))
     assert [one.intent_id for one in found] == [INTENT, "order-1#2/charge"]
     for one in found:
         assert one.seq == player.operation.last_seq
@@ -192,7 +192,7 @@ def test_one_answer_is_told_of_every_intent_that_it_settles() -> None:
     """Two intents of one operation, one probe: both are to be replayed afterwards."""
     player = twice_dispatched("KEYED", probe=True)
     player.probes = [APPLIED]
-    found = player.run(recover_branch(BRANCH, here("KEYED", probe=True), 0, certain=True))
+    found = player.run(recover_branch(BRANCH, here("KEYED", probe=True), certain=True))
     assert player.probes == []
     assert {one.resolution for one in found} == {Resolution.REPLAY}
 
@@ -211,8 +211,8 @@ def test_what_a_faster_restart_concluded_is_taken() -> None:
     """Two restarts at once: the slower one's records are refused, and it reports what stands."""
     player = crashed("UNSAFE", "Dispatched")
     other = Player(player.disk, "c", player.clock)
-    player.befalls["Classified"] = lambda: other.run(recover_branch(BRANCH, nothing, 0, certain=True))
-    player.run(recover_branch(BRANCH, nothing, 0, certain=True))
+    player.befalls["Classified"] = lambda: other.run(recover_branch(BRANCH, nothing, certain=True))
+    player.run(recover_branch(BRANCH, nothing, certain=True))
     assert player.kinds().count("Settled(NEVER_SENT)") == 1
     assert player.is_sound()
 
@@ -221,7 +221,7 @@ def test_an_intent_that_nobody_classified_is_not_told_of() -> None:
     """Where the record of a conclusion was refused and nobody else's stands, the restart concluded nothing (I9)."""
     player = crashed("UNSAFE", "RETURNED", "lost")
     player.befalls["Classified"] = Reason.NOT_IN_DOUBT
-    assert player.run(recover_branch(BRANCH, nothing, 0, certain=True)) == []
+    assert player.run(recover_branch(BRANCH, nothing, certain=True)) == []
 
 
 # --- a person's decision ---------------------------------------------------------------------------------------------

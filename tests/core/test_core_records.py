@@ -39,7 +39,7 @@ GOLDEN = [
     (
         r.Pending(**CHARGE, **CALL, declaration=PLAIN),
         (
-            '{"kind":"Pending","attempt":2,"step":"charge","tool":"pay","declaration":["UNSAFE",5,0,0,false],'
+            '{"kind":"Pending","attempt":2,"step":"charge","tool":"pay","declaration":["UNSAFE",5,0,0,false,0],'
             '"request_id":"id","digest":"1:00"}'
         ),
     ),
@@ -47,7 +47,7 @@ GOLDEN = [
         r.Pending(**THIRD, **CALL, declaration=KEYED),
         (
             '{"kind":"Pending","attempt":2,"step":"charge","generation":3,"tool":"pay",'
-            '"declaration":["KEYED",5,6,7,true],"request_id":"id","digest":"1:00"}'
+            '"declaration":["KEYED",5,6,7,true,0],"request_id":"id","digest":"1:00"}'
         ),
     ),
     (r.Dispatched(**CHARGE), '{"kind":"Dispatched","attempt":2,"step":"charge"}'),
@@ -72,7 +72,7 @@ GOLDEN = [
         ),
         (
             '{"kind":"Committed","attempt":2,"step":"charge","outcome":"REJECTED","dispatch_no":0,"read":{"tool":"pay",'
-            '"declaration":["UNSAFE",5,0,0,false],"request_id":"id","digest":"1:00"}}'
+            '"declaration":["UNSAFE",5,0,0,false,0],"request_id":"id","digest":"1:00"}}'
         ),
     ),
     (

@@ -227,7 +227,7 @@ def test_only_keyed_has_a_key() -> None:
 
 
 QUERYABLE = declared(EffectKind.QUERYABLE, settle_ns=5 * SECOND, time_limit_ns=10 * SECOND, probe=True)
-GRACE = 3 * SECOND
+GRACED = replace(QUERYABLE, grace_ns=3 * SECOND)
 HELD, TAKEN, FENCED = (  # by attempt 1 still; by attempt 2 since second 101; fenced without another since second 101
     Branch(attempt=1),
     Branch(attempt=2, fenced_at=clocks(1001, 101)),
@@ -259,16 +259,16 @@ def test_the_edge_of_a_settle_time(dispatch: Dispatch, branch: Branch, certain: 
     counts_at_ns = (begun_by + 15) * SECOND
     for missing_ns in (0, 1, SECOND, 10 * SECOND):
         started = Instant(SINCE.wall_ns, "a", counts_at_ns - missing_ns)
-        found = recovery.trust(operation, QUERYABLE, branch, started, GRACE, certain=certain)
+        found = recovery.trust(operation, GRACED, branch, started, certain=certain)
         assert found == Trust(counts=missing_ns == 0, wait_ns=missing_ns), why
     long_after = Instant(SINCE.wall_ns, "a", 10**6 * SECOND)
-    assert recovery.trust(operation, QUERYABLE, branch, long_after, GRACE, certain=certain) == Trust(True, 0)
+    assert recovery.trust(operation, GRACED, branch, long_after, certain=certain) == Trust(True, 0)
 
 
 def test_settling_runs_from_the_last_dispatch() -> None:
     """However long ago the first was: the last must have had its time."""
     operation = operation_with((clocks(0, 0), Fate.ENDED), (SINCE, Fate.ENDED))
-    found = recovery.trust(operation, QUERYABLE, Branch(attempt=2), clocks(1014, 114), 0, certain=True)
+    found = recovery.trust(operation, QUERYABLE, Branch(attempt=2), clocks(1014, 114), certain=True)
     assert found == Trust(counts=False, wait_ns=SECOND)
 
 
@@ -278,12 +278,14 @@ def test_the_grace_holds_while_any_open_dispatch_may_still_be_called(fate: Fate)
     first = Dispatch(1, 1, clocks(1000, 100), Fate.CALLING)
     last = Dispatch(2, 2, clocks(1001, 101), fate, clocks(1002, 102) if fate is Fate.ENDED else None)
     operation = replace(operation_with(), dispatches=(first, last))
-    found = recovery.trust(operation, QUERYABLE, Branch(attempt=2), clocks(1018, 118), 10 * SECOND, certain=False)
+    found = recovery.trust(
+        operation, replace(QUERYABLE, grace_ns=10 * SECOND), Branch(attempt=2), clocks(1018, 118), certain=False
+    )
     assert not found.counts, "the first call may begin at 110 and be seen no earlier than 125"
 
 
 def test_the_wall_clock_does_not_settle() -> None:
     """A wall clock set forward makes no write visible."""
     operation = operation_with((SINCE, Fate.ENDED))
-    found = recovery.trust(operation, QUERYABLE, HELD, clocks(10**6, 101), 0, certain=True)
+    found = recovery.trust(operation, QUERYABLE, HELD, clocks(10**6, 101), certain=True)
     assert found == Trust(counts=False, wait_ns=14 * SECOND)

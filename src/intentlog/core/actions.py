@@ -251,7 +251,6 @@ class Plan(NamedTuple):
         retry_times: how often the call may be repeated within this one.
         retry_backoff_ns: the wait before the first repeat; it doubles with each.
         read_durability: of a READ's record.
-        dispatch_grace_ns: how long after sending the Dispatched commit the call may begin.
         death_is_certain: whether the store knows a dead owner for dead (a lock), or only believes it (a lease).
     """
 
@@ -270,7 +269,6 @@ class Plan(NamedTuple):
     retry_times: int
     retry_backoff_ns: int
     read_durability: Durability
-    dispatch_grace_ns: int
     death_is_certain: bool
 
 

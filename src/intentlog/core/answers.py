@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from intentlog import errors
 from intentlog.core.actions import IntentId
+from intentlog.core.codec import different_names
 from intentlog.core.effects import PROBED
 from intentlog.core.machine import Reason, Refusal
 from intentlog.core.records import OutcomeKind
@@ -19,18 +20,27 @@ if TYPE_CHECKING:
 
 
 def in_doubt(
-    log: str, intent: IntentId, operation: Operation, why: str, not_before_ns: int | None = None
+    log: str,
+    intent: IntentId,
+    operation: Operation,
+    why: str,
+    not_before_ns: int | None = None,
+    *,
+    repeatable: bool = False,
 ) -> errors.InDoubt:
-    """It may have been sent, and nobody but a person, or time, can tell."""
+    """It may have been sent. `repeatable`: its class makes a repeat harmless now."""
     doubtful = doubted_intent(intent, operation)
     not_before = None if not_before_ns is None else datetime.fromtimestamp(not_before_ns / 1e9, UTC)
     command = f'intentlog resolve {shlex.quote(log)} {shlex.quote(doubtful)} --landed|--not-landed --by YOU --why "..."'
-    if not_before is None and operation.declaration.probe and operation.declaration.kind in PROBED:
+    if repeatable:
+        remedy = f"call the step again, which its class makes harmless; or decide: {command}"
+    elif not_before is None and operation.declaration.probe and operation.declaration.kind in PROBED:
         remedy = f"call the step or run recover again, so that its probe can tell; or decide: {command}"
     elif not_before is None:
         remedy = f"look whether it happened, then say so: {command}"
     else:
-        remedy = f"call the step or run recover again after {not_before:%Y-%m-%d %H:%M:%S} UTC; or decide: {command}"
+        after = not_before + timedelta(seconds=1)  # printed without its fraction
+        remedy = f"call the step or run recover again after {after:%Y-%m-%d %H:%M:%S} UTC; or decide: {command}"
     return errors.InDoubt(
         f"may have been sent; {why}",
         intent_id=doubtful,
@@ -99,12 +109,11 @@ def not_recorded(
     )
 
 
-def drift(plan: Plan, operation: Operation) -> errors.ArgumentDrift | None:
-    """Whether the step was recorded with another tool or other arguments (I6)."""
+def drift(plan: Plan, operation: Operation, recorded: bytes | None) -> errors.ArgumentDrift:
+    """The step was recorded with another tool or other arguments (I6); which of them differ, where that is known."""
     if plan.tool != operation.tool:
         what = f"the step was recorded for tool {operation.tool!r}, it is called with {plan.tool!r}"
-    elif plan.digest != operation.digest:
-        what = f"the step was recorded with other arguments (digest {operation.digest}, now {plan.digest})"
     else:
-        return None
+        names = different_names(recorded, plan.arguments)
+        what = f"the step was recorded with other arguments{': ' + ', '.join(names) + ' differ' if names else ''}"
     return errors.ArgumentDrift(what, intent_id=plan.intent_id, effect_ran=operation.effect_ran)

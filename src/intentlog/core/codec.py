@@ -66,6 +66,16 @@ def arguments_digest(arguments: bytes) -> str:
     return "1:" + blake2b(arguments, digest_size=16).hexdigest()
 
 
+def different_names(recorded: bytes | None, present: bytes) -> list[str]:
+    """The names of the arguments whose encodings differ; none where the recorded ones cannot be read."""
+    try:
+        before = msgspec.json.decode(recorded or b"", type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return []
+    now = msgspec.json.decode(present, type=dict[str, msgspec.Raw])
+    return sorted(n for n in before.keys() | now.keys() if bytes(before.get(n, b"")) != bytes(now.get(n, b"")))
+
+
 def request_id(salt: bytes, branch: str, step: str, generation: int) -> str:
     """The key that every attempt of the operation sends."""
     digest = bytearray(blake2b(f"{branch}\0{step}\0{generation}".encode(), key=salt, digest_size=16).digest())

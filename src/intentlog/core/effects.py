@@ -39,6 +39,7 @@ class Declaration(Struct, frozen=True, array_like=True, kw_only=True):
     window_ns: int = 0
     settle_ns: int = 0
     probe: bool = False
+    grace_ns: int = 0  # `dispatch_grace` of the log that dispatched: how late a call may begin
 
 
 READ = Effect(EffectKind.READ)
@@ -48,6 +49,8 @@ UNSAFE = Effect(EffectKind.UNSAFE)
 
 def KEYED(window: timedelta) -> Effect:
     """The receiver honours an idempotency key for `window` (> 0) after it first saw it.
+
+    A repeat is made only while a whole call, `time_limit` and a minute, still fits into the window.
 
     Raises:
         ToolMisdefined: `window` is not positive.
@@ -111,4 +114,5 @@ def stricter(recorded: Declaration, present: Declaration) -> Declaration:
         window_ns=min(windows) if kind is EffectKind.KEYED and windows else 0,
         settle_ns=max(recorded.settle_ns, present.settle_ns),
         probe=both_probe,
+        grace_ns=max(recorded.grace_ns, present.grace_ns),
     )

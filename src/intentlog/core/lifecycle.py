@@ -34,7 +34,7 @@ from intentlog.core.machine import OWNER, Reason
 from intentlog.core.reading import is_read, read
 from intentlog.core.records import ErrorText, OutcomeKind, Resolution
 from intentlog.core.recovery import Next
-from intentlog.core.replay import as_replayed, encoded, replay
+from intentlog.core.replay import as_replayed, check_same_call, encoded, replay
 from intentlog.core.settling import ask, known, never_sent, superseded
 from intentlog.core.state import Operation, State
 from intentlog.errors import IntentLogError, NotSent, Suspended
@@ -66,9 +66,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
     repeats = 0
     cause: BaseException | None = None
     while True:
-        drift = answers.drift(plan, view.operation) if view.operation else None
-        if drift:
-            raise drift
+        yield from check_same_call(plan, view.operation)
         match _todo(plan, view), view.operation:
             case Resolution.REPLAY, Operation() as operation:
                 return (yield from replay(plan, operation))
@@ -86,7 +84,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         view = yield Load(plan.intent_id.branch, plan.intent_id.step)
         if isinstance(ended, Ended) and not _overtaken(plan, ended, view):
             if repeats >= plan.retry_times or _todo(plan, view) is Resolution.ASK_PERSON:
-                raise _error_of(plan, ended) from ended.error
+                raise _error_of(plan, ended, _todo(plan, view)) from ended.error
             cause = ended.error
             yield Wait(plan.retry_backoff_ns << repeats)
             repeats += 1
@@ -96,7 +94,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
 def _overtaken(plan: Plan, ended: Ended, view: View) -> bool:
     """Whether the operation is done by another's call, so that it is replayed. Raises what is never repeated."""
     if ended.kind in (ErrorKind.REJECTED, ErrorKind.SUSPENDED):
-        raise _error_of(plan, ended) from ended.error
+        raise _error_of(plan, ended, Resolution.REPLAY) from ended.error
     return _todo(plan, view) is Resolution.REPLAY
 
 
@@ -138,7 +136,7 @@ def _dispatch(plan: Plan, view: View) -> Script[Outcome[Any] | Ended | None]:
         _look_again(plan, reply)
         return None
     operation = known(reply.view.operation)
-    called = yield Call(plan.intent_id, operation.request_id, number, reply.view.now, plan.dispatch_grace_ns)
+    called = yield Call(plan.intent_id, operation.request_id, number, reply.view.now, plan.declaration.grace_ns)
     if isinstance(called, Returned):
         return (yield from _returned(plan, operation, number, called.value))
     return (yield from _ended(plan, operation, number, called))
@@ -263,8 +261,7 @@ def _withdraw(plan: Plan, operation: Operation | None, why: str) -> Script[None]
 def _ask(plan: Plan, view: View, operation: Operation, cause: BaseException | None) -> Script[tuple[Next, View]]:
     """Let the probe answer, record it, and settle what it settles. Raises InDoubt where it settles nothing."""
     declaration = stricter(operation.declaration, plan.declaration)
-    grace_ns, certain = plan.dispatch_grace_ns, plan.death_is_certain
-    answered = yield from ask(plan.intent_id, view, operation, declaration, grace_ns, certain=certain)
+    answered = yield from ask(plan.intent_id, view, operation, declaration, certain=plan.death_is_certain)
     verdict, wait_ns, operation, now = answered
     if verdict is Next.IN_DOUBT:
         yield from _unsettled(plan, operation, cause, now.wall_ns + wait_ns if wait_ns else None)
@@ -279,7 +276,10 @@ def _unsettled(
     """Raise InDoubt; beside a REJECTED, that, with `effect_ran` unknown."""
     if operation.decided:
         return (yield from replay(plan, operation))
-    why = f"{operation.declaration.kind} of {operation.tool} cannot settle it{' yet' if not_before_ns else ''}"
+    kind = operation.declaration.kind
+    why = f"{kind} of {operation.tool} cannot settle it{' yet' if not_before_ns else ''}"
+    if kind is EffectKind.KEYED:
+        why += ": the receiver may have forgotten the key"
     raise answers.in_doubt(plan.log, plan.intent_id, operation, why, not_before_ns) from cause
 
 
@@ -313,7 +313,7 @@ def _look_again(plan: Plan, reply: Refused) -> None:
         raise answers.refused(plan, reply.refusal, reply.view.operation)
 
 
-def _error_of(plan: Plan, ended: Ended) -> IntentLogError:
+def _error_of(plan: Plan, ended: Ended, todo: Resolution) -> IntentLogError:
     """What the caller gets for a call that came back without a value and is not repeated."""
     ran, text = ended.operation.effect_ran, plan.describe(ended.error)
     match ended.kind:
@@ -325,4 +325,5 @@ def _error_of(plan: Plan, ended: Ended) -> IntentLogError:
             return Suspended(f"suspended: {text.text}", intent_id=plan.intent_id, effect_ran=ran)
         case ErrorKind.AMBIGUOUS:
             why = f"the call ended with {text.type}, which proves nothing{ended.note}"
-            return answers.in_doubt(plan.log, plan.intent_id, ended.operation, why)
+            repeatable = todo is Resolution.RECALL
+            return answers.in_doubt(plan.log, plan.intent_id, ended.operation, why, repeatable=repeatable)

@@ -115,7 +115,7 @@ class Event(StrEnum):
 def fenced(s: Situation) -> Refusal | None:
     """Only the branch's current, open, uncancelled attempt (I2)."""
     if s.record.attempt != s.branch.attempt or not s.branch.is_open:
-        return Refusal(Reason.FENCED, f"attempt {s.record.attempt}, the branch is at {s.branch.attempt}")
+        return Refusal(Reason.FENCED, _past(s))
     return Refusal(Reason.CANCELLED, f"attempt {s.record.attempt}") if s.branch.cancelled else None
 
 
@@ -245,7 +245,13 @@ def next_attempt(s: Situation) -> Refusal | None:
 def open_attempt(s: Situation) -> Refusal | None:
     """The branch's current attempt, and open; being cancelled does not matter."""
     ok = s.record.attempt == s.branch.attempt and s.branch.is_open
-    return None if ok else Refusal(Reason.FENCED, f"attempt {s.record.attempt}, the branch is at {s.branch.attempt}")
+    return None if ok else Refusal(Reason.FENCED, _past(s))
+
+
+def _past(s: Situation) -> str:
+    if s.record.attempt == s.branch.attempt:
+        return f"attempt {s.record.attempt} is {'fenced by a restart' if s.branch.fenced else 'closed'}"
+    return f"attempt {s.record.attempt} is past, the branch is at {s.branch.attempt}"
 
 
 # --- the table ------------------------------------------------------------------------------------------------------

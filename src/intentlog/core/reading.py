@@ -25,7 +25,7 @@ from intentlog.core.codec import request_id
 from intentlog.core.effects import EffectKind
 from intentlog.core.machine import Reason
 from intentlog.core.records import OutcomeKind
-from intentlog.core.replay import as_replayed, encoded, replay
+from intentlog.core.replay import as_replayed, check_same_call, encoded, replay
 from intentlog.core.state import Operation
 
 
@@ -40,9 +40,7 @@ def is_read(operation: Operation | None) -> bool:
 def read(plan: Plan, view: View) -> Script[Outcome[Any]]:
     """A READ: call, then one record. Nothing outside changes, so an error that decides nothing is just raised."""
     operation = view.operation
-    drift = answers.drift(plan, operation) if operation else None
-    if drift:
-        raise drift
+    yield from check_same_call(plan, operation)
     if operation and operation.decided:
         return (yield from replay(plan, operation))
     branch, attempt, step = plan.intent_id.branch, plan.intent_id.attempt, plan.intent_id.step

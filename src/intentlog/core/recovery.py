@@ -141,9 +141,7 @@ class Trust(NamedTuple):
     wait_ns: int
 
 
-def trust(
-    operation: Operation, declaration: Declaration, branch: Branch, started: Instant, grace_ns: int, *, certain: bool
-) -> Trust:
+def trust(operation: Operation, declaration: Declaration, branch: Branch, started: Instant, *, certain: bool) -> Trust:
     """Hold a probe's start against the latest moment at which a call of the operation can have begun.
 
     Args:
@@ -151,12 +149,11 @@ def trust(
         declaration: the stricter declaration.
         branch: its branch.
         started: the clocks when the probe began.
-        grace_ns: `dispatch_grace`.
         certain: whether whoever raised the fence knew the earlier owner for dead (a lock, not a lease).
     """
 
     def since_begun(dispatch: Dispatch) -> int:
-        bounds = [elapsed_at_least_ns(dispatch.at, started) - grace_ns]
+        bounds = [elapsed_at_least_ns(dispatch.at, started) - declaration.grace_ns]
         if dispatch.ended_at is not None:
             bounds.append(elapsed_at_least_ns(dispatch.ended_at, started))
         fenced = branch.attempt > dispatch.attempt or branch.fenced

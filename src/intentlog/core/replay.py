@@ -7,6 +7,7 @@ from typing import Any
 from intentlog.core import answers
 from intentlog.core.actions import Fetch, FetchError, Outcome, Plan, Script
 from intentlog.core.codec import NotRecordable
+from intentlog.core.effects import EffectKind
 from intentlog.core.records import ErrorText
 from intentlog.core.state import Fate, Operation
 from intentlog.errors import OutcomeUnavailable
@@ -34,6 +35,18 @@ def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
             remedy="let the tool's type read the recorded value again: intentlog show has it.",
         ) from unfit
     return Outcome(value, replayed=True, intent_id=intent, request_id=operation.request_id)
+
+
+def check_same_call(plan: Plan, operation: Operation | None) -> Script[None]:
+    """Refuse a call under a step that was recorded for another tool or with other arguments (I6).
+
+    Raises:
+        ArgumentDrift: it names what differs.
+    """
+    if operation is None or (plan.tool, plan.digest) == (operation.tool, operation.digest):
+        return
+    recorded = None if operation.declaration.kind is EffectKind.READ else (yield Fetch(operation.first_seq))
+    raise answers.drift(plan, operation, recorded)
 
 
 def encoded(plan: Plan, value: object) -> tuple[bytes | None, str]:

@@ -78,13 +78,12 @@ def close_attempt(branch: str, attempt: int, wanted: End, error: r.ErrorText | N
     return end
 
 
-def recover_branch(branch: str, present: Present, grace_ns: int, *, certain: bool) -> Script[list[Classification]]:
+def recover_branch(branch: str, present: Present, *, certain: bool) -> Script[list[Classification]]:
     """Conclude what a dead owner left open, without opening an attempt and without calling any tool but probes.
 
     Args:
         branch: the branch.
         present: tools that this program has, whose probes may answer.
-        grace_ns: `dispatch_grace`.
         certain: whether a dead owner is known to be dead (a lock), or only believed so (a lease).
     """
     view: BranchView = yield LoadBranch(branch)
@@ -93,7 +92,7 @@ def recover_branch(branch: str, present: Present, grace_ns: int, *, certain: boo
     yield from _fence(branch, view)
     concluded: list[Classification] = []
     for one in (yield from _classify_open(branch, present)):
-        probed = yield from _probed(one, present, grace_ns, certain=certain)
+        probed = yield from _probed(one, present, certain=certain)
         concluded.append(probed)
     return concluded
 
@@ -193,14 +192,14 @@ def _conclude(
     return operation
 
 
-def _probed(one: Classification, present: Present, grace_ns: int, *, certain: bool) -> Script[Classification]:
+def _probed(one: Classification, present: Present, *, certain: bool) -> Script[Classification]:
     """Let the probe of a known tool answer for one doubt, and say what is to be done after it."""
     if one.resolution is not Resolution.PROBE:
         return one
     view: View = yield Load(one.intent_id.branch, one.intent_id.step)
     operation = known(view.operation)
     if present(operation.tool) is not None and operation.verdict is Verdict.MAY_HAVE_BEEN_SENT:
-        yield from ask(one.intent_id, view, operation, _declared(operation, present), grace_ns, certain=certain)
+        yield from ask(one.intent_id, view, operation, _declared(operation, present), certain=certain)
     view = yield Load(one.intent_id.branch, one.intent_id.step)
     operation = known(view.operation)
     todo = recovery.resolution(operation, _declared(operation, present), view.branch, view.now)

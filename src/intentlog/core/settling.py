@@ -13,7 +13,7 @@ from intentlog.core.state import Fate, Operation
 
 
 def ask(
-    intent: IntentId, view: View, operation: Operation, declaration: Declaration, grace_ns: int, *, certain: bool
+    intent: IntentId, view: View, operation: Operation, declaration: Declaration, *, certain: bool
 ) -> Script[tuple[Next, int, Operation, r.Instant]]:
     """Ask the probe; record what it answered and what that settles.
 
@@ -23,7 +23,7 @@ def ask(
     """
     doubtful = operation.open_dispatches[-1]
     probed: Probed = yield Probe(operation.tool, intent, operation.request_id, doubtful.number, operation.first_seq)
-    counts, wait_ns = recovery.trust(operation, declaration, view.branch, probed.started, grace_ns, certain=certain)
+    counts, wait_ns = recovery.trust(operation, declaration, view.branch, probed.started, certain=certain)
     verdict = recovery.after_probe(
         probed.answer,
         counts=counts,

@@ -23,7 +23,7 @@ class Bound(NamedTuple):
         arguments: all of them, with defaults.
         encoded: what is recorded.
         digest: over them, but for hidden ones: it identifies the operation together with its step.
-        secrets: texts to be masked in whatever is kept of errors.
+        secrets: texts of hidden arguments, to be masked in whatever is kept of errors.
     """
 
     arguments: inspect.BoundArguments
@@ -80,7 +80,8 @@ class Signature:
             encoded = self._encode(bound.arguments, bytes_max)
         except codec.NotRecordable as error:
             raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
-        secrets = frozenset(text for name in self.secret for text in texts_of(bound.arguments[name]))
+        hidden = self.secret | self.volatile
+        secrets = frozenset(text for name in hidden for text in texts_of(bound.arguments[name]))
         return Bound(bound, encoded, codec.arguments_digest(encoded), secrets)
 
     def _encode(self, arguments: Mapping[str, Any], bytes_max: int) -> bytes:

@@ -15,10 +15,11 @@ from threading import Condition
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from intentlog import failpoints
 from intentlog.core import check, codec, lifecycle, recovery, restart
-from intentlog.core.actions import IntentId, Outcome, Plan, Script
+from intentlog.core.actions import BranchView, IntentId, Outcome, Plan, Script
 from intentlog.core.effects import EffectKind, nanoseconds, stricter
 from intentlog.core.records import End, Resolution, Settlement
 from intentlog.core.state import OPEN_STATES, Branch, Intent, Operation, State
@@ -47,6 +48,8 @@ from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
+
+UNSETTLED = frozenset({Resolution.ASK_PERSON, Resolution.PROBE})  # running the program again does not settle it alone
 
 
 class AttemptState:
@@ -130,7 +133,7 @@ class Engine:
         """Bind, encode and name a call. Whatever is wrong with it is raised here, before anything is recorded."""
         usable = _usable(handle, is_async=is_async)
         if not attempt.is_open:
-            raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed")
+            raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
         attempt.secrets |= bound.secrets
         step, number = attempt.steps.begin(usable, bound, given)
@@ -143,7 +146,7 @@ class Engine:
             intent_id=intent,
             salt=self.store.salt,
             tool=usable.name,
-            declaration=usable.declaration,
+            declaration=replace(usable.declaration, grace_ns=nanoseconds(self.settings.dispatch_grace)),
             arguments=bound.encoded,
             digest=bound.digest,
             kind_of=usable.kind_of,
@@ -154,7 +157,6 @@ class Engine:
             retry_backoff_ns=nanoseconds(usable.retry.backoff) if usable.retry else 0,
             implied_value=b"null" if usable.signature.returns in (None, type(None)) else None,
             read_durability=usable.durability,
-            dispatch_grace_ns=nanoseconds(self.settings.dispatch_grace),
             death_is_certain=self.store.death_is_certain,
         )
         script = self._watched(lifecycle.perform(plan), attempt, usable, number)
@@ -233,8 +235,7 @@ class Engine:
 
     def recovering(self, branch: str) -> Script[list[restart.Classification]]:
         """The script that recovers one branch."""
-        grace_ns = nanoseconds(self.settings.dispatch_grace)
-        return restart.recover_branch(branch, _present, grace_ns, certain=self.store.death_is_certain)
+        return restart.recover_branch(branch, _present, certain=self.store.death_is_certain)
 
     def resolving(self, intent_id: str, answer: object, by: str, why: str, expect_seq: int | None) -> Script[None]:
         """The script that records a decision about an intent in doubt."""
@@ -270,10 +271,7 @@ class Engine:
         view = self.duty.branch_view(branch)
         dispatches = [d for d in operation.dispatches if d.attempt == intent.attempt]
         calling = view.owner_lives and intent.attempt == view.branch.attempt and operation.calling(intent.attempt)
-        present = _present(operation.tool)
-        declaration = stricter(operation.declaration, present) if present else operation.declaration
-        todo = recovery.resolution(operation, declaration, view.branch, view.now)
-        unsettled = todo in (Resolution.ASK_PERSON, Resolution.PROBE)
+        todo = _todo(operation, view)
         return OpenIntent(
             intent_id=IntentId.of(branch, intent.attempt, operation.step),
             seq=operation.last_seq,
@@ -282,7 +280,7 @@ class Engine:
             state=intent.state,
             dispatched_at=_time(dispatches[-1].at.wall_ns) if dispatches else None,
             calling=calling,
-            in_doubt=intent.state is State.DISPATCHED and not calling and unsettled,
+            in_doubt=intent.state is State.DISPATCHED and not calling and todo in UNSETTLED,
             resolution=todo,
             contradicts=operation.contradicts,
         )
@@ -301,7 +299,8 @@ class Engine:
         found: list[Unfinished] = []
         for branch, row in self.store.branches(unfinished_only=True):
             view = self.duty.branch_view(branch)
-            doubtful = any(operation.open_dispatches for operation in view.operations)
+            todo = [_todo(operation, view) for operation in view.operations if operation.open_dispatches]
+            doubtful = any(one in UNSETTLED for one in todo)
             if not view.busy and (row.end is None or not doubtful):
                 found.append(Unfinished(branch, row.attempt, row.end))
         return found
@@ -357,8 +356,8 @@ def open_engine(path: str | Path, settings: Settings, *, read_only: bool, vfs: s
     Raises:
         LogUnavailable, LogDamaged, LogInUse, FormatTooNew: as they say; nothing was written.
     """
-    if str(path).startswith(("postgresql://", "postgres://")):
-        raise LogUnavailable("this version keeps its logs in SQLite files only", remedy="name a file.")
+    if "://" in str(path):
+        raise LogUnavailable(f"{path}: this version keeps its logs in SQLite files only", remedy="name a file.")
     failpoints.arm_from_environment()
     clock, observer = SystemClock(), LoggingObserver()
     store = SqliteStore(Path(path), clock, observer, reader=read_only, vfs=vfs)
@@ -388,6 +387,13 @@ def _usable(handle: object, *, is_async: bool) -> AnyTool:
     if handle.effect.kind is EffectKind.QUERYABLE and handle.prober is None:
         raise ToolMisdefined(f"{handle.name} is QUERYABLE and has no probe", remedy=f"add one: @{handle.name}.probe")
     return handle
+
+
+def _todo(operation: Operation, view: BranchView) -> Resolution:
+    """What is to be done about an operation now, by what was declared and what this program declares."""
+    present = _present(operation.tool)
+    declaration = stricter(operation.declaration, present) if present else operation.declaration
+    return recovery.resolution(operation, declaration, view.branch, view.now)
 
 
 def _present(name: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 import msgspec
 
 from intentlog.core.records import ErrorText
+from intentlog.errors import IntentLogError
 from intentlog.log.values import SecretMark, VolatileMark
 
 MASK = "***"
@@ -82,7 +83,7 @@ def describe(error: BaseException, secrets: Iterable[str] = ()) -> ErrorText:
     """An error as evidence: masked, shortened, printable, whatever its own methods do."""
     name = type(error).__qualname__
     try:
-        text = str(error)
+        text = error.message if isinstance(error, IntentLogError) else str(error)
     except Exception as unprintable:  # noqa: BLE001 - an error's own __str__ may raise anything
         text = f"(its text cannot be had: {type(unprintable).__qualname__})"
     masked = mask(text, secrets).encode("utf-8", "replace").decode()

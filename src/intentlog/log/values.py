@@ -141,7 +141,7 @@ class Unfinished:
     Attributes:
         branch: the branch.
         attempt: its last attempt.
-        end: how that ended: None if its owner died, INDETERMINATE if its doubts are settled by now.
+        end: how that ended: None if its owner died, INDETERMINATE if its doubts are settled, or will be by the run.
     """
 
     branch: str
