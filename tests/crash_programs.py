@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,20 @@ def run_resolve(folder: str, kind: str, mode: str) -> None:
             if intent.in_doubt:
                 answer: Applied[str] | NotApplied = Applied("receipt") if witness.lines() else NotApplied()
                 log.resolve(intent.intent_id, answer, by="test", why="the witness", expect_seq=intent.seq)
+
+
+def run_decide_landed(folder: str, kind: str, mode: str) -> None:
+    """Decide that it landed, without saying what it returned."""
+    del kind, mode
+    with Log.open(Path(folder, "log.db")) as log:
+        log.resolve(f"{BRANCH}#1/effect", Applied(), by="test", why="the witness")
+
+
+def run_supply(folder: str, kind: str, mode: str, opened: Log | None = None) -> None:
+    """Give the value of what is done without one."""
+    del kind, mode
+    with nullcontext(opened) if opened else Log.open(Path(folder, "log.db")) as log:
+        log.supply(f"{BRANCH}#1/effect", "receipt", by="test", why="the witness")
 
 
 def two_records_only() -> None:

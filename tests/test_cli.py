@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ import apsw
 import pytest
 
 MODULE = [sys.executable, "-m", "intentlog"]
-COMMANDS = ["demo", "recover", "resolve", "show", "status", "verify"]
+COMMANDS = ["demo", "recover", "resolve", "show", "status", "supply", "verify"]
 DECISION = ("--by", "ann", "--why", "read the statement")
 ERROR_KEYS = ["error", "message", "intent_id", "effect_ran", "remedy"]
 
@@ -167,13 +168,22 @@ class Bench:
 
 
 def environment(**variables):
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("INTENTLOG_", "FORCE_"))}
+    left_out = ("INTENTLOG_", "FORCE_", "PYTHONUNBUFFERED")  # whoever runs the tests may have set them
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return inherited | variables
 
 
 def started_cold(bench, *arguments, **options):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.Popen([*MODULE, *arguments], cwd=bench.folder, env=environment(), text=True, **pipes)
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
+    return subprocess.Popen(
+        [*MODULE, *arguments],
+        cwd=bench.folder,
+        env=environment(),
+        text=True,
+        preexec_fn=listening,
+        **pipes,  # noqa: PLW1509 - no threads here
+    )
 
 
 def expect_error(result, code, text):
@@ -413,6 +423,18 @@ def test_resolve_without_an_outcome_says_what_a_replay_will_do(bench, log):
     assert result.code == 0
     assert "OutcomeUnavailable" in result.out
     assert f"still in doubt: 1 intent; see: intentlog status {log}" in result.out
+
+
+def test_supply_gives_a_value_to_what_is_done_without_one(bench, log):
+    """Landed without its value, a program cannot go on; supplied, it gets the value. Not twice, and not in doubt."""
+    intent = bench.die(log, "b")
+    value = ("--outcome", '{"receipt": "7"}', "--by", "ann", "--why", "read the statement")
+    expect_error(bench("supply", log, intent, *value), 1, "it needs no value")
+    assert bench("resolve", log, intent, "--landed", *DECISION).code == 0
+    assert bench("supply", log, intent, *value).code == 0
+    assert "{'receipt': '7'}" in bench.work(log, "b", "charge").out
+    expect_error(bench("supply", log, intent, *value), 1, "it needs no value")
+    assert bench("verify", log).code == 0
 
 
 def test_resolve_refuses_what_needs_no_decision(bench, log):

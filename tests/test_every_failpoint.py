@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from crash_programs import BRANCH, CLASSES, effect_tool, in_child, run_effect, run_recover, run_resolve
+from crash_programs import (
+    BRANCH,
+    CLASSES,
+    effect_tool,
+    in_child,
+    run_decide_landed,
+    run_effect,
+    run_recover,
+    run_resolve,
+    run_supply,
+)
 
 import intentlog
 from intentlog import Applied, IntentState, Log, NotApplied, Resolution, Verdict, failpoints
@@ -49,6 +59,8 @@ def scenarios() -> list[Scenario]:
                 found.append(Scenario(f"{kind}-recover-{landed}", killed_in_b, run_recover, (mode,)))
     killed_in_b = ((run_effect, ("sync", "returned"), "before_committed"),)
     found.append(Scenario("UNSAFE-resolve", killed_in_b, run_resolve, ("sync",)))
+    decided = (*killed_in_b, (run_decide_landed, ("sync",), None))
+    found.append(Scenario("UNSAFE-supply", decided, run_supply, ("sync",)))
     return found
 
 
@@ -121,6 +133,8 @@ def check_settled_to_the_end(folder: Path, kind: str, point: str) -> None:
                     pytest.fail(f"{point}: {kind} asks a person")
                 answer = Applied("receipt") if witness.lines() else NotApplied()
                 log.resolve(doubt.intent_id, answer, by="test", why="the witness", expect_seq=doubt.seq)
+            except intentlog.OutcomeUnavailable:
+                run_supply(str(folder), kind, "sync", log)
             except intentlog.Rejected:
                 return  # a definite no stays one; nothing happened outside
         else:
@@ -136,7 +150,7 @@ def check_settled_to_the_end(folder: Path, kind: str, point: str) -> None:
 # --- the list of points is read from the source -------------------------------------------------------------------
 
 SOURCE = Path(intentlog.__file__).parent
-NOT_APPENDED_YET = {"CancelRequested", "ApplicationEvent", "Renewed", "Supplied"}
+NOT_APPENDED_YET = {"CancelRequested", "ApplicationEvent", "Renewed"}
 
 
 def constructed_records() -> set[str]:

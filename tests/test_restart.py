@@ -110,7 +110,32 @@ def test_a_tool_that_returns_none_needs_no_value(quick_folder: Path) -> None:
         with pytest.raises(OutcomeUnavailable) as caught, log.attempt(BRANCH) as attempt:
             attempt.call(charge, 1999)
         assert caught.value.effect_ran == "yes"
+        log.supply("order-1042#1/effect", "receipt", by="ada", why="found it")
+        with log.attempt(BRANCH) as attempt:
+            assert attempt.perform(charge, 1999).value == "receipt"
+        with pytest.raises(NotInDoubt, match="needs no value"):
+            log.supply("order-1042#1/effect", "other", by="ada", why="again")
+        assert log.verify().ok
     assert calls == []
+
+
+def test_a_renamed_step_is_told_of(quick_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A deploy renames a tool: it is a new operation and is called; the attempt's close says so, loudly."""
+
+    @tool
+    def charge(amount: int) -> int:
+        return amount
+
+    @tool
+    def charge_card(amount: int) -> int:
+        return amount
+
+    with Log.open(quick_folder / "log.db") as log:
+        for handle in (charge, charge, charge_card):
+            with log.attempt(BRANCH) as attempt:
+                attempt.call(handle, 1)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("order-1042: the attempt is complete and did not come by steps that are done: charge.")
 
 
 def test_decisions_that_are_refused_write_nothing(log: Log) -> None:

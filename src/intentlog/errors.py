@@ -179,7 +179,7 @@ class OutcomeUnavailable(IntentLogError):
 
     code = "outcome_unavailable"
     default_effect_ran = "yes"
-    default_remedy = "give the value once: log.supply(intent_id, value, by=, why=)."
+    default_remedy = "give the value once: intentlog supply LOG INTENT --outcome JSON, or log.supply(...)."
 
 
 class OutcomeNotRecorded(IntentLogError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 logger = logging.getLogger("intentlog")
 
@@ -13,6 +14,14 @@ class LoggingObserver:
     def contradiction(self, intent_id: str, detail: str) -> None:
         """A late outcome says other than what was settled."""
         logger.error("%s: %s; both stand in the log. Look: intentlog status LOG", intent_id, detail)
+
+    def unvisited(self, branch: str, steps: Sequence[str]) -> None:
+        """A completed attempt did not come by steps that are done."""
+        text = (
+            "%s: the attempt is complete and did not come by steps that are done: %s. "
+            "If a deploy renamed them, they were done again under their new names."
+        )
+        logger.warning(text, branch, ", ".join(steps))
 
     def poisoned(self, log: str, detail: str) -> None:
         """The log refuses everything from now on (I8)."""

@@ -115,6 +115,10 @@ class Observer(Protocol):
         """A late outcome says other than what was settled."""
         ...
 
+    def unvisited(self, branch: str, steps: Sequence[str]) -> None:
+        """A completed attempt did not come by steps that are done: they may have been renamed, and done anew."""
+        ...
+
     def poisoned(self, log: str, detail: str) -> None:
         """The log refuses everything from now on (I8)."""
         ...

@@ -75,6 +75,10 @@ def _run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 - no traceback, ever
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _let_stdout_go()  # what it holds cannot be written: or this error would be met and told again at the end
         if os.environ.get("INTENTLOG_DEBUG") == "1":
             traceback.print_exc()
         return _reported(_failure(error, arguments), as_json="--json" in arguments)

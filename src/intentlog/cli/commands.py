@@ -177,6 +177,29 @@ def resolve(  # noqa: PLR0913 - a decision names what it decides
     return FINE
 
 
+@app.command(
+    epilog="Example: intentlog supply orders.db 'order-1042#1/mail' --outcome '\"m-7\"' --by ann --why 'in the outbox'"
+)
+def supply(
+    log: LogArgument = None,
+    intent: Annotated[str | None, typer.Argument(metavar="INTENT", help="The intent: BRANCH#ATTEMPT/STEP.")] = None,
+    *,
+    outcome: Annotated[str, typer.Option(metavar="JSON", help="What the tool would have returned.")],
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who says so.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="On what grounds.")],
+) -> int:
+    """Give the value of an effect that is done without one, so that a program that runs again gets it."""
+    place, text = place_and(log, intent, "INTENT")
+    for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
+        check_text(name, given)
+    value, intent_id = outcome_of(outcome), parse_intent(text)
+    check_is_log(place)
+    with Log.open(place) as opened:
+        opened.supply(intent_id, value, by=by, why=why)
+    render.print_line(render.console(), f"recorded: the value of {intent_id}, by {by}: {why}")
+    return FINE
+
+
 @app.command(epilog="Example: intentlog verify orders.db")
 def verify(log: LogArgument = None, *, as_json: AsJson = False) -> int:
     """Hold the whole log against its digests, its rules and its invariants. Exits with 4 if damage was found."""

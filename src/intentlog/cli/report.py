@@ -84,7 +84,11 @@ def decided(place: str, intent_id: str, seq: int, record: Settled, doubts: int) 
     elif record.value_recorded:
         after = "run the program again: this step answers the recorded outcome, nothing is called"
     else:
-        after = "run the program again: nothing is called; without --outcome this step raises OutcomeUnavailable"
+        supply = command("supply", place, intent_id, options="--outcome JSON")
+        after = (
+            "run the program again: nothing is called; a tool that returns more than None then raises "
+            f"OutcomeUnavailable, until its value is there: {supply}"
+        )
     render.print_line(out, f"next: {after}")
     if doubts:
         render.print_line(out, f"still in doubt: {_counted(doubts, 'intent')}; see: {command('status', place)}")

@@ -105,8 +105,7 @@ def resolve(
     Raises:
         ArgumentsNotRecordable, UnknownIntent, NotInDoubt, StaleDecision.
     """
-    if by.startswith(RESERVED):
-        raise ArgumentsNotRecordable(f"a decision by {by!r}: names that begin with {RESERVED!r} are the library's own")
+    check_person(by)
     view: View = yield Load(intent.branch, intent.step)
     operation = view.operation
     if operation is None or operation.intent(intent.attempt) is None:
@@ -136,6 +135,32 @@ def resolve(
         stale = reply.refusal.reason is Reason.STALE
         kind = StaleDecision if stale else NotInDoubt
         raise kind(reply.refusal.detail, intent_id=intent, effect_ran="unknown")
+
+
+def supply(intent: IntentId, payload: bytes, by: str, why: str) -> Script[None]:
+    """Record the value of an operation that is done without one.
+
+    Raises:
+        ArgumentsNotRecordable, UnknownIntent, NotInDoubt.
+    """
+    check_person(by)
+    view: View = yield Load(intent.branch, intent.step)
+    operation = view.operation
+    if operation is None or operation.intent(intent.attempt) is None:
+        raise UnknownIntent("no such intent in the log", intent_id=intent)
+    newest = operation.intents[-1].attempt  # the value is the operation's; any of its intents names it
+    record = r.Supplied(attempt=newest, step=operation.step, generation=operation.generation, by=by, why=why)
+    reply: Appended | Refused = yield Append(intent.branch, record, payload)
+    if isinstance(reply, Refused):
+        raise NotInDoubt(
+            f"it needs no value: {reply.refusal.detail}", intent_id=intent, effect_ran=operation.effect_ran
+        )
+
+
+def check_person(by: str) -> None:
+    """Refuse a person's name that could be taken for one of the library's parts."""
+    if by.startswith(RESERVED):
+        raise ArgumentsNotRecordable(f"a decision by {by!r}: names that begin with {RESERVED!r} are the library's own")
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------

@@ -83,6 +83,10 @@ class AsyncLog:
         """See `Log.resolve`."""
         await self._driver.run(self._engine.resolving(intent_id, answer, by, why, expect_seq))
 
+    async def supply(self, intent_id: str, value: object, *, by: str, why: str) -> None:
+        """See `Log.supply`."""
+        await self._driver.run(self._engine.supplying(intent_id, value, by, why))
+
     async def verify(self) -> Report:
         """See `Log.verify`."""
         return await self._driver.store(self._engine.verify)
@@ -222,7 +226,8 @@ class AsyncAttempt:
         engine, driver = self._engine, self._driver
         state = self._state
         try:
-            await driver.run(engine.closing(state, error))
+            end = await driver.run(engine.closing(state, error))
+            await driver.store(engine.unvisited, state, end)
         except IntentLogError:
             if error is None:
                 raise  # with an error on its way, that one tells more

@@ -70,6 +70,7 @@ class AttemptState:
         self.is_open = True
         self.running = 0  # calls of it whose script has not ended, guarded by the engine's condition
         self.left = False
+        self.visited: set[str] = set()
         self.secrets: frozenset[str] = frozenset()  # of all its calls: its close keeps an error's text
 
 
@@ -89,6 +90,7 @@ class Engine:
         self.store = store
         self.settings = settings
         self.clock = clock
+        self.observer = observer
         self.duty = Duty(store, observer)
         self._attempts = count(1)
         self._running = 0
@@ -138,6 +140,7 @@ class Engine:
         attempt.secrets |= bound.secrets
         step, number = attempt.steps.begin(usable, bound, given)
         intent = IntentId.of(attempt.branch, attempt.number, step)
+        attempt.visited.add(step)
         if any((i.branch, i.step) == (intent.branch, step) for i in running.get()):
             attempt.steps.end(usable, number, decided=False, drifted=True)
             raise StepRequired(f"{usable.name} is called under the step that it is running in", intent_id=intent)
@@ -241,19 +244,32 @@ class Engine:
         """The script that records a decision about an intent in doubt."""
         if not isinstance(answer, Applied | NotApplied):
             raise ToolMisdefined(f"an intent is resolved as Applied(value) or NotApplied(), not {answer!r}")
-        said: dict[str, object] = {"by": by, "why": why}
-        for name, text in said.items():
-            if not isinstance(text, str) or not text.strip():
-                raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log")
+        _check_said(by, why)
         payload = None
         if isinstance(answer, Applied) and answer.has_value:
-            try:
-                value: object = cast("Applied[object]", answer).value
-                payload = codec.encode_value(value, self.settings.result_bytes_max)
-            except codec.NotRecordable as error:
-                raise ArgumentsNotRecordable(f"the value cannot be recorded: {error}") from error
+            payload = self._value(cast("Applied[object]", answer).value)
         settlement = Settlement.APPLIED if isinstance(answer, Applied) else Settlement.NOT_APPLIED
         return restart.resolve(parse_intent(intent_id), settlement, payload, by, why, expect_seq)
+
+    def supplying(self, intent_id: str, value: object, by: str, why: str) -> Script[None]:
+        """The script that records the value of an operation that is done without one."""
+        _check_said(by, why)
+        return restart.supply(parse_intent(intent_id), self._value(value), by, why)
+
+    def _value(self, value: object) -> bytes:
+        try:
+            return codec.encode_value(value, self.settings.result_bytes_max)
+        except codec.NotRecordable as error:
+            raise ArgumentsNotRecordable(f"the value cannot be recorded: {error}") from error
+
+    def unvisited(self, attempt: AttemptState, end: End) -> None:
+        """Tell loudly of steps that are done and that a completed attempt did not come by: a deploy renamed them?"""
+        if end is not End.COMPLETED or attempt.number == 1:
+            return
+        operations = self.store.operations(attempt.branch, open_only=False)
+        missed = sorted({o.step for _, o in operations if o.decided and not o.renewed} - attempt.visited)
+        if missed:
+            self.observer.unvisited(attempt.branch, missed)
 
     # --- reads ------------------------------------------------------------------------------------------------
 
@@ -374,6 +390,12 @@ def parse_intent(text: str) -> IntentId:
         return text if isinstance(text, IntentId) else IntentId(text)
     except ValueError as error:
         raise UnknownIntent(str(error)) from error
+
+
+def _check_said(by: object, why: object) -> None:
+    for name, text in (("by", by), ("why", why)):
+        if not isinstance(text, str) or not text.strip():
+            raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log")
 
 
 def _usable(handle: object, *, is_async: bool) -> AnyTool:

@@ -113,6 +113,14 @@ class Log:
         """
         self._driver.run(self._engine.resolving(intent_id, answer, by, why, expect_seq))
 
+    def supply(self, intent_id: str, value: object, *, by: str, why: str) -> None:
+        """Give the value of an effect that is done without one, so that it can be replayed.
+
+        Raises:
+            UnknownIntent, NotInDoubt: it is not there, or needs no value; nothing was recorded.
+        """
+        self._driver.run(self._engine.supplying(intent_id, value, by, why))
+
     def verify(self) -> Report:
         """Hold the whole log against its digests, the rules and the invariants."""
         return self._engine.verify()
@@ -248,7 +256,7 @@ class Attempt:
         engine, driver = self._engine, self._driver
         state = self._state
         try:
-            driver.run(engine.closing(state, error))
+            engine.unvisited(state, driver.run(engine.closing(state, error)))
         except IntentLogError:
             if error is None:
                 raise  # with an error on its way, that one tells more
