@@ -181,8 +181,8 @@ def started_cold(bench, *arguments, **options):
         cwd=bench.folder,
         env=environment(),
         text=True,
-        preexec_fn=listening,
-        **pipes,  # noqa: PLW1509 - no threads here
+        preexec_fn=listening,  # noqa: PLW1509 - this process has one thread
+        **pipes,
     )
 
 

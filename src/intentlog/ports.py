@@ -30,6 +30,22 @@ class Counters(NamedTuple):
     upkeep_commits: int
 
 
+class BranchRows(NamedTuple):
+    """Everything that a store has of one branch, of one moment.
+
+    Attributes:
+        branch: its row.
+        records: its records, oldest first, as far as its chain can be walked back.
+        operations: the rows of its operations.
+        columns_agree: whether the columns that are indexed say what the rows do.
+    """
+
+    branch: Branch
+    records: list[Stored]
+    operations: list[Operation]
+    columns_agree: bool
+
+
 class Store(Protocol):
     """Where records are kept. Blocking."""
 
@@ -91,8 +107,16 @@ class Store(Protocol):
         """What the store finds wrong with its own files and indexes; empty if nothing."""
         ...
 
-    def count(self) -> int:
-        """How many records there are, in all branches."""
+    def branch_rows(self, branch: str) -> BranchRows:
+        """Everything of one branch, of one moment, for `verify`."""
+        ...
+
+    def check_process(self) -> None:
+        """Refuse a forked child of the process that opened the log.
+
+        Raises:
+            WrongProcess: this is another process.
+        """
         ...
 
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:

@@ -30,7 +30,7 @@ Key: TypeAlias = tuple[str, int]  # step and generation
 
 
 def check_branch(
-    branch: str, row: Branch, history: Iterable[Stored], operations: Mapping[Key, Operation]
+    branch: str, row: Branch, history: Iterable[Stored], operations: Mapping[Key, Operation], salt: bytes | None = None
 ) -> list[Finding]:
     """Hold a branch's history against its chain, the table, the invariants, and the rows folded from it.
 
@@ -39,12 +39,15 @@ def check_branch(
         row: its row, with the chain's head.
         history: its records, oldest first, as far as the chain could be walked back.
         operations: its operations' rows.
+        salt: the log's secret: request ids are derived again from it; not, if it is left out.
     """
     findings: list[Finding] = []
     folded, found = Branch(), dict[Key, Operation]()
     records = list(history)
     for stored in records:
         findings.extend(_check_link(branch, folded, stored))
+        if salt is not None:
+            findings.extend(_check_request_id(branch, stored, salt))
         change = _refold(folded, found, stored)
         if isinstance(change, machine.Refusal):
             findings.append(Finding(stored.seq, f"the rules refuse this record: {change.reason}: {change.detail}"))
@@ -65,6 +68,8 @@ def check_branch(
 
 def _check_link(branch: str, folded: Branch, stored: Stored) -> list[Finding]:
     findings: list[Finding] = []
+    if stored.branch != branch:
+        findings.append(Finding(stored.seq, f"it says that it belongs to branch {stored.branch!r}"))
     if stored.previous_seq != folded.head_seq:
         findings.append(Finding(stored.seq, f"records are missing before it (after {folded.head_seq})"))
     body = codec.encode_record(stored.record)
@@ -72,6 +77,15 @@ def _check_link(branch: str, folded: Branch, stored: Stored) -> list[Finding]:
     if expected != stored.chain:
         findings.append(Finding(stored.seq, "its digest does not fit: it, or one before it, was changed"))
     return findings
+
+
+def _check_request_id(branch: str, stored: Stored, salt: bytes) -> list[Finding]:
+    record = stored.record
+    said = record.read if isinstance(record, r.Committed) else record
+    if not isinstance(record, r.Pending | r.Committed) or not isinstance(said, r.Pending | r.ReadHeader):
+        return []
+    derived = codec.request_id(salt, branch, record.step, record.generation)
+    return [] if said.request_id == derived else [Finding(stored.seq, "its request id is not that of this log")]
 
 
 def _refold(folded: Branch, found: Mapping[Key, Operation], stored: Stored) -> machine.Change | machine.Refusal:

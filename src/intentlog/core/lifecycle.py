@@ -240,8 +240,9 @@ def _record_outcome(
             if stop.reply is None:
                 yield append
             raise stop.cause from None
-    except IntentLogError as failure:
-        raise answers.not_recorded(plan.intent_id, before, record, outcome, failure.message) from failure
+    except Exception as failure:
+        why = failure.message if isinstance(failure, IntentLogError) else f"{type(failure).__name__}: {failure}"
+        raise answers.not_recorded(plan.intent_id, before, record, outcome, why) from failure
     if isinstance(reply, Refused):
         raise answers.not_recorded(plan.intent_id, before, record, outcome, reply.refusal.detail)
     return known(reply.view.operation)

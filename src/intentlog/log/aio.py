@@ -22,7 +22,7 @@ from intentlog.log.hands import RecoveryHands
 from intentlog.log.naming import check_name
 from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
 from intentlog.ports import Counters
-from intentlog.run.aio import AioDriver
+from intentlog.run.aio import AioDriver, until_done
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,13 +97,23 @@ class AsyncLog:
         return self._engine.counters
 
     async def close(self) -> None:
-        """Wait for running calls, write what waits, and let go. Idempotent. Raises as `Log.close` does."""
+        """Wait for running calls, write what waits, and let go. Idempotent. Raises as `Log.close` does.
+
+        However often it is cancelled meanwhile, it closes first and is cancelled then.
+        """
         if self._engine_or_none is None or self._driver_or_none is None:
             return
-        engine, driver = self._engine_or_none, self._driver_or_none
-        engine.check_not_inside_a_tool()
+        self._engine_or_none.check_not_inside_a_tool()
+        closing = asyncio.ensure_future(self._close(self._engine_or_none, self._driver_or_none))
         self._engine_or_none = None
-        await driver.wait_for_calls()
+        cancelled = await until_done(closing)
+        closing.result()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _close(self, engine: Engine, driver: AioDriver) -> None:
+        waiting = asyncio.ensure_future(driver.wait_for_calls())
+        await until_done(waiting)
         try:
             await driver.store(engine.duty.flush)
         finally:
@@ -123,7 +133,12 @@ class AsyncLog:
         return self._driver_or_none
 
     async def __aenter__(self) -> Self:
-        engine = await asyncio.to_thread(self._opener)
+        opening = asyncio.ensure_future(asyncio.to_thread(self._opener))
+        cancelled = await until_done(opening)
+        engine = opening.result()
+        if cancelled is not None:  # given up while it opened: nobody would close it
+            engine.store.close()
+            raise cancelled
         self._engine_or_none = engine
         self._driver_or_none = AioDriver(engine.duty, engine.clock, engine.settings.threads_max)
         return self
@@ -132,7 +147,7 @@ class AsyncLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await asyncio.shield(self.close())
+            await self.close()
         except IntentLogError:
             if error is None:
                 raise  # with an error on its way, that one tells more

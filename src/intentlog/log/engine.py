@@ -6,29 +6,25 @@ The engine holds the store and the settings, prepares scripts, and answers reads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Condition
 from typing import Any, NamedTuple, cast
 
-import msgspec
 from msgspec.structs import replace
 
 from intentlog import failpoints
-from intentlog.core import check, codec, lifecycle, recovery, restart
-from intentlog.core.actions import BranchView, IntentId, Outcome, Plan, Script
-from intentlog.core.effects import EffectKind, nanoseconds, stricter
-from intentlog.core.records import End, Resolution, Settlement
-from intentlog.core.state import OPEN_STATES, Branch, Intent, Operation, State
+from intentlog.core import codec, lifecycle, restart
+from intentlog.core.actions import IntentId, Outcome, Plan, Script
+from intentlog.core.effects import EffectKind, nanoseconds
+from intentlog.core.records import End, Settlement
 from intentlog.errors import (
     ArgumentDrift,
     ArgumentsNotRecordable,
     Fenced,
     InDoubt,
-    LogDamaged,
     LogUnavailable,
     OutcomeUnavailable,
     Rejected,
@@ -37,19 +33,17 @@ from intentlog.errors import (
     UnguardedCall,
     UnknownIntent,
 )
-from intentlog.log.declare import VAULT, AnyTool, known_tool
+from intentlog.log.declare import VAULT, AnyTool
 from intentlog.log.hands import ToolHands, running
-from intentlog.log.naming import check_name
+from intentlog.log.inspection import Inspection, present
 from intentlog.log.secrecy import describe
 from intentlog.log.steps import Steps
-from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Problem, Report, Settings, Unfinished
+from intentlog.log.values import Applied, NotApplied, Settings
 from intentlog.observe import LoggingObserver
 from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
-
-UNSETTLED = frozenset({Resolution.ASK_PERSON, Resolution.PROBE})  # running the program again does not settle it alone
 
 
 class AttemptState:
@@ -83,7 +77,7 @@ class Prepared(NamedTuple):
     withdraw: Callable[[], None]
 
 
-class Engine:
+class Engine(Inspection):
     """A log without a face. Safe from any thread, but for what its driver does."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock, observer: Observer) -> None:
@@ -120,7 +114,7 @@ class Engine:
 
     def opening(self, branch: str, owner: str) -> Script[restart.Opened]:
         """The script that opens the branch's next attempt."""
-        return restart.open_attempt(branch, owner, _present)
+        return restart.open_attempt(branch, owner, present)
 
     def prepare(
         self,
@@ -238,7 +232,7 @@ class Engine:
 
     def recovering(self, branch: str) -> Script[list[restart.Classification]]:
         """The script that recovers one branch."""
-        return restart.recover_branch(branch, _present, certain=self.store.death_is_certain)
+        return restart.recover_branch(branch, present, certain=self.store.death_is_certain)
 
     def resolving(self, intent_id: str, answer: object, by: str, why: str, expect_seq: int | None) -> Script[None]:
         """The script that records a decision about an intent in doubt."""
@@ -271,95 +265,6 @@ class Engine:
         if missed:
             self.observer.unvisited(attempt.branch, missed)
 
-    # --- reads ------------------------------------------------------------------------------------------------
-
-    def open_intents(self) -> list[OpenIntent]:
-        """Every intent without outcome or settlement."""
-        self.duty.flush()
-        return [
-            self._open_intent(branch, operation, intent)
-            for branch, operation in self.store.operations(None, open_only=True)
-            for intent in operation.intents
-            if intent.state in OPEN_STATES
-        ]
-
-    def _open_intent(self, branch: str, operation: Operation, intent: Intent) -> OpenIntent:
-        view = self.duty.branch_view(branch)
-        dispatches = [d for d in operation.dispatches if d.attempt == intent.attempt]
-        calling = view.owner_lives and intent.attempt == view.branch.attempt and operation.calling(intent.attempt)
-        todo = _todo(operation, view)
-        return OpenIntent(
-            intent_id=IntentId.of(branch, intent.attempt, operation.step),
-            seq=operation.last_seq,
-            tool=operation.tool,
-            effect=operation.declaration.kind,
-            state=intent.state,
-            dispatched_at=_time(dispatches[-1].at.wall_ns) if dispatches else None,
-            calling=calling,
-            in_doubt=intent.state is State.DISPATCHED and not calling and todo in UNSETTLED,
-            resolution=todo,
-            contradicts=operation.contradicts,
-        )
-
-    def contradictions(self) -> list[IntentId]:
-        """The operations of which a late outcome says other than what was settled."""
-        return [
-            IntentId.of(branch, operation.intents[-1].attempt, operation.step)
-            for branch, operation in self.store.operations(None, open_only=False)
-            if operation.contradicts
-        ]
-
-    def unfinished(self) -> list[Unfinished]:
-        """The branches that a supervisor should run again."""
-        self.duty.flush()
-        found: list[Unfinished] = []
-        for branch, row in self.store.branches(unfinished_only=True):
-            view = self.duty.branch_view(branch)
-            todo = [_todo(operation, view) for operation in view.operations if operation.open_dispatches]
-            doubtful = any(one in UNSETTLED for one in todo)
-            if not view.busy and (row.end is None or not doubtful):
-                found.append(Unfinished(branch, row.attempt, row.end))
-        return found
-
-    def history(self, branch: str) -> Iterator[Entry]:
-        """The records of a branch, oldest first."""
-        self.duty.flush(check_name("branch", branch, slash=True))
-        for stored in self.store.history(branch):
-            try:
-                payload = None if stored.payload is None else msgspec.json.decode(stored.payload)
-            except msgspec.MsgspecError as error:
-                raise LogDamaged(f"the payload of record {stored.seq} cannot be read: {error}") from error
-            kind = type(stored.record).__name__
-            yield Entry(stored.seq, kind, _time(stored.at.wall_ns), stored.record, payload)
-
-    def verify(self) -> Report:
-        """Hold the whole log against its file's own check, its chains, the rules and the invariants."""
-        self.duty.flush()
-        problems = [Problem("", 0, text) for text in self.store.integrity()]
-        branches = records = total = 0
-        try:
-            for branch, row in self.store.branches(unfinished_only=False):
-                found, read = self._verify_branch(branch, row)
-                problems.extend(found)
-                branches, records = branches + 1, records + read
-            total = self.store.count()
-        except LogDamaged as damage:
-            problems.append(Problem("", 0, damage.message))
-        else:
-            if total != records and not problems:
-                problems.append(Problem("", 0, f"{total - records} records belong to no branch's chain"))
-        return Report(tuple(problems), total, branches)
-
-    def _verify_branch(self, branch: str, row: Branch) -> tuple[list[Problem], int]:
-        """What is wrong with one branch, and how many of its records could be read."""
-        try:
-            history = list(self.store.history(branch))
-            operations = {(o.step, o.generation): o for _, o in self.store.operations(branch, open_only=False)}
-        except LogDamaged as damage:
-            return [Problem(branch, 0, damage.message)], 0
-        findings = check.check_branch(branch, row, history, operations)
-        return [Problem(branch, seq, text) for seq, text in findings], len(history)
-
     @property
     def counters(self) -> Counters:
         """Commits and syncs so far."""
@@ -376,8 +281,20 @@ def open_engine(path: str | Path, settings: Settings, *, read_only: bool, vfs: s
         raise LogUnavailable(f"{path}: this version keeps its logs in SQLite files only", remedy="name a file.")
     failpoints.arm_from_environment()
     clock, observer = SystemClock(), LoggingObserver()
-    store = SqliteStore(Path(path), clock, observer, reader=read_only, vfs=vfs)
+    store = SqliteStore(resolved(path), clock, observer, reader=read_only, vfs=vfs)
     return Engine(store, settings, clock, observer)
+
+
+def resolved(path: str | Path) -> Path:
+    """The file itself, whatever leads to it: its WAL and its locks stand beside it, not beside a link.
+
+    Raises:
+        LogUnavailable: there is no such path.
+    """
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise LogUnavailable(f"{str(path)!r} is no path: {error}", remedy="name a file.") from error
 
 
 def parse_intent(text: str) -> IntentId:
@@ -409,19 +326,3 @@ def _usable(handle: object, *, is_async: bool) -> AnyTool:
     if handle.effect.kind is EffectKind.QUERYABLE and handle.prober is None:
         raise ToolMisdefined(f"{handle.name} is QUERYABLE and has no probe", remedy=f"add one: @{handle.name}.probe")
     return handle
-
-
-def _todo(operation: Operation, view: BranchView) -> Resolution:
-    """What is to be done about an operation now, by what was declared and what this program declares."""
-    present = _present(operation.tool)
-    declaration = stricter(operation.declaration, present) if present else operation.declaration
-    return recovery.resolution(operation, declaration, view.branch, view.now)
-
-
-def _present(name: str) -> Any:
-    handle = known_tool(name)
-    return handle.declaration if handle else None
-
-
-def _time(wall_ns: int) -> datetime:
-    return datetime.fromtimestamp(wall_ns / 1e9, UTC)

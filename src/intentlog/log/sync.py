@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
 from intentlog.core.restart import Classification, Opened
-from intentlog.errors import BranchBusy, IntentLogError, LogClosed
+from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.hands import RecoveryHands
@@ -136,6 +136,10 @@ class Log:
         Raises:
             LogPoisoned, LogUnavailable: records of READs were waiting and could not be written. It is closed anyway.
         """
+        try:
+            self._engine.store.check_process()
+        except WrongProcess:
+            return  # a forked child has nothing of it to let go
         self._engine.wait_until_idle()
         try:
             self._engine.duty.flush()

@@ -37,7 +37,7 @@ class VolatileMark:
 Secret = Annotated[T, SecretMark]
 """`Secret[str]`: never written anywhere, masked in recorded errors, and not part of the operation's identity."""
 Volatile = Annotated[T, VolatileMark]
-"""`Volatile[str]`: not part of the operation's identity (a short-lived token); not written, masked in recorded errors."""
+"""`Volatile[str]`: not part of the operation's identity (a short-lived token); never written, masked likewise."""
 
 
 @dataclass(frozen=True, slots=True)

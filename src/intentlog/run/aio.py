@@ -102,9 +102,12 @@ class AioDriver:
     async def wait_for_calls(self) -> None:
         """Wait for running calls, and for those that run on after their callers were cancelled."""
         while self._active or self._tails:
-            await self._idle.wait()
-            if self._tails:
-                await asyncio.wait(set(self._tails))
+            try:
+                await self._idle.wait()
+                if self._tails:
+                    await asyncio.wait(set(self._tails))
+            except asyncio.CancelledError:
+                continue  # a loop that ends cancels every task, this one too: calls are waited for all the same
 
     def close(self) -> None:
         """Let the threads go."""
@@ -133,12 +136,15 @@ class AioDriver:
     async def _finish(
         self, script: Script[ResultT], thread: asyncio.Future[Any], hands: Hands, ended: Callable[[], None] | None
     ) -> None:
-        """Go on with a script whose caller was cancelled, once its tool's thread has ended."""
-        await asyncio.wait({thread})
+        """Go on with a script whose caller was cancelled, once its tool's thread has ended.
+
+        A loop that ends cancels this task too: it goes on all the same, or the outcome would be lost.
+        """
+        await until_done(thread)
         reply = _thread_reply(thread)
         try:
             await self._drive(script, lambda s: s.send(reply), hands)
-        except Exception as error:  # noqa: BLE001 - there is no caller left to raise it to
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - there is no caller left to raise it to
             logger.warning("a call ended after its caller was cancelled: %s", error)
         finally:
             if ended:
@@ -215,13 +221,20 @@ def _thread_reply(thread: asyncio.Future[Any]) -> Returned | Raised | TooLate:
     return reply
 
 
-async def _learnt(future: asyncio.Future[Any]) -> Any:
-    """Wait for a future however often the waiter is cancelled. Raises what it raises."""
+async def until_done(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait for a future however often the waiter is cancelled; answers the last cancellation, if there was one."""
+    cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait({future})
-        except asyncio.CancelledError:
-            continue  # already told once; it is raised again when the fate is known
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
+async def _learnt(future: asyncio.Future[Any]) -> Any:
+    """A future's result, however often the waiter is cancelled. Raises what it raises."""
+    await until_done(future)
     return future.result()
 
 

@@ -64,6 +64,7 @@ class Duty:
 
     def append(self, entry: Append) -> Appended | Refused | Deferred:
         """Append one record, with what waits for its branch; or let it wait, if it is EVENTUAL."""
+        self.store.check_process()  # a forked child may find the lock held by a thread that it does not have
         with self._lock:
             if entry.durability is Durability.EVENTUAL:
                 self._waiting.setdefault(entry.branch, []).append(entry)
@@ -81,6 +82,7 @@ class Duty:
 
     def flush(self, branch: str | None = None) -> None:
         """Write the EVENTUAL records of one branch, or of all, now."""
+        self.store.check_process()
         with self._lock:
             for one in [branch] if branch is not None else list(self._waiting):
                 waiting = self._waiting.pop(one, [])

@@ -62,3 +62,8 @@ class Connection(Protocol):
 def connection(path: Path, flags: int, vfs: str | None) -> Connection:
     """A new connection. Raises apsw's errors."""
     return cast("Connection", apsw.Connection(str(path), flags=flags, vfs=vfs))
+
+
+def memory_connection() -> Connection:
+    """A connection to a new, empty database in memory."""
+    return cast("Connection", apsw.Connection(":memory:"))

@@ -42,6 +42,20 @@ class Locks:
             os.close(self._keeper)
             self._keeper = None
 
+    @property
+    def is_keeper(self) -> bool:
+        """Whether this process has the keeper's role."""
+        return self._keeper is not None
+
+    def held(self) -> bool:
+        """Whether others can still see that this owner is alive: its lock file is the one that it holds."""
+        if self._held is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._held), self._path(self.owner).stat())
+        except OSError:
+            return False
+
     def lives(self, owner: str) -> bool:
         """Whether the log that this owner opened is still open, in a process that still lives."""
         return owner == self.owner or lives(self._folder, owner)
@@ -89,21 +103,21 @@ def lives(folder: Path, owner: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _try(descriptor)
+        return not _try(descriptor, fcntl.LOCK_SH)  # shared: two that ask do not meet each other
     finally:
         os.close(descriptor)
 
 
-def _try(descriptor: int) -> bool:
+def _try(descriptor: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
 def _lock(descriptor: int) -> int | None:
-    if _try(descriptor):
+    if _try(descriptor, fcntl.LOCK_EX):
         return descriptor
     os.close(descriptor)
     return None

@@ -14,7 +14,7 @@ from intentlog.core.actions import Append, Appended, BranchView, Refused, View
 from intentlog.core.records import Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.errors import LogClosed, LogPoisoned
-from intentlog.ports import Clock, Counters
+from intentlog.ports import BranchRows, Clock, Counters
 from intentlog.store.staging import stage
 
 
@@ -160,10 +160,15 @@ class MemoryStore:
         self._check()
         return []
 
-    def count(self) -> int:
-        """See `ports.Store.count`."""
+    def branch_rows(self, branch: str) -> BranchRows:
+        """See `ports.Store.branch_rows`."""
         self._check()
-        return len(self._disk.live.events)
+        row = self._disk.live.branches.get(branch, Branch())
+        operations = [operation for _, operation in self.operations(branch, open_only=False)]
+        return BranchRows(row, list(self.history(branch)), operations, columns_agree=True)
+
+    def check_process(self) -> None:
+        """See `ports.Store.check_process`: a disk in memory is forked with its process."""
 
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
         """See `ports.Store.branches`."""

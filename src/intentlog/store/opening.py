@@ -7,12 +7,12 @@ another may be about to write.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -33,31 +33,83 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
-def check_place(path: Path, *, create: bool) -> None:
+Identity = tuple[int, int]  # of a file: device and inode
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Which file it is, whatever its name; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def wal_of(path: Path) -> Path:
+    """The log's WAL."""
+    return path.with_name(path.name + "-wal")
+
+
+def check_place(path: Path, *, reader: bool) -> None:
     """Refuse a place where a log cannot be kept, before anything is touched.
 
     Raises:
-        LogUnavailable: no such folder, not writable, a network file system, no room, not a regular file.
+        LogUnavailable: no such folder, a network file system, no room, not a regular file, a second name of a file.
         LogDamaged: the file is not a log.
     """
     folder = path.parent
     if not folder.is_dir():
         raise LogUnavailable(f"the folder {folder} does not exist", remedy="make it, or name another path.")
-    if not path.exists() and not create:
+    if not path.exists() and reader:
         raise LogUnavailable(f"there is no log at {path}", remedy="check the path.")
-    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        raise LogUnavailable(f"{path} is not a regular file", remedy="name another path.")
-    if path.exists() and 0 < path.stat().st_size < _PAGE_BYTES:  # SQLite would take it for empty
-        raise LogDamaged(f"{path} is not a log: it has {path.stat().st_size} bytes")
     kind = file_system(folder)
     if kind in _NETWORK_FILE_SYSTEMS:
         raise LogUnavailable(
             f"{folder} is on a network file system ({kind}), where SQLite's locks and syncs cannot be trusted",
             remedy="keep the log on a local disk, or use PostgreSQL.",
         )
-    room = os.statvfs(folder)
-    if room.f_bavail * room.f_frsize < FREE_BYTES_MIN:
-        raise LogUnavailable(f"no room on the disk of {folder}", remedy="free at least 1 MiB.")
+    if path.exists():
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise LogUnavailable(f"{path} is not a regular file", remedy="name another path.")
+        if found.st_nlink > 1:  # its WAL and locks stand beside one name only
+            raise LogUnavailable(f"{path} has a second name (a hard link)", remedy="keep one name of it.")
+        if 0 < found.st_size < _PAGE_BYTES:  # SQLite would take it for empty
+            raise LogDamaged(f"{path} is not a log: it has {found.st_size} bytes")
+    check_room(path, reader=reader)
+
+
+def check_room(path: Path, *, reader: bool) -> None:
+    """Refuse a disk so full that the mapped -shm file could not be made: that would kill the process with SIGBUS.
+
+    A writer that finds less releases its ballast first; a reader needs no room where the -shm file is there.
+    """
+
+    def free() -> int:
+        room = os.statvfs(path.parent)
+        return room.f_bavail * room.f_frsize
+
+    shared = path.with_name(path.name + "-shm")
+    if reader and shared.exists() and shared.stat().st_size:
+        return
+    needed = FREE_BYTES_MIN // 16 if path.exists() else FREE_BYTES_MIN
+    if not reader and free() < needed:
+        (path.with_name(path.name + ".d") / "ballast").unlink(missing_ok=True)
+    if free() < needed:
+        raise LogUnavailable(f"no room on the disk of {path.parent}", remedy=f"free at least {needed // 1024} KiB.")
+
+
+def failure_of(path: Path, error: BaseException) -> BaseException:
+    """What an opening that failed is told as, whatever raised it."""
+    match error:
+        case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError() | TypeError():
+            return LogDamaged(f"{path} is not a sound log: {error}")
+        case apsw.Error():
+            return LogUnavailable(f"{path} cannot be opened: {error}", remedy=busy_remedy(path, error))
+        case OSError() | ValueError():
+            return LogUnavailable(f"{path} cannot be opened: {error}", remedy="check the path and the disk.")
+        case _:
+            return error
 
 
 def check_writable(path: Path) -> None:
@@ -95,6 +147,7 @@ def create_log(path: Path, drafts: Path) -> None:
     if path.exists():
         return
     draft = drafts / f"draft-{secrets.token_hex(6)}"
+    turn = os.open(drafts / "making.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         connection = open_connection(draft, apsw.SQLITE_OPEN_READWRITE, None)
@@ -102,12 +155,12 @@ def create_log(path: Path, drafts: Path) -> None:
             create_tables(connection)
         finally:
             connection.close()
-        with suppress(FileExistsError):  # another process was faster
-            path.hardlink_to(draft)
+        fcntl.flock(turn, fcntl.LOCK_EX)  # one at a time: a rename would put a second log over the first
+        if not path.exists():
+            draft.rename(path)
         sync_folder(path.parent)
-    except (apsw.Error, OSError) as error:
-        raise LogUnavailable(f"{path} cannot be made: {error}", remedy="check the disk.") from error
     finally:
+        os.close(turn)
         draft.unlink(missing_ok=True)
 
 
@@ -202,7 +255,9 @@ def check_format(connection: Connection, path: Path) -> bool:
         return False
     if application != APPLICATION_ID:
         raise LogDamaged(f"{path} is a database of another program", remedy="name another path.")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if not isinstance(version, int) or version < 1:
+        raise LogDamaged(f"{path} has format {version}, which never was")
+    if version > FORMAT_VERSION:
         raise FormatTooNew(f"{path} has format {version}, this intentlog writes {FORMAT_VERSION}")
     return True
 
@@ -235,7 +290,8 @@ def take_over_wal(connection: Connection, path: Path, wal_bytes: int) -> None:
     try:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
         connection.execute("BEGIN IMMEDIATE")
-        grow(path.with_name(path.name + "-wal"), wal_bytes)
+        grow(wal_of(path), wal_bytes)
+        sync_folder(path.parent)  # SQLite ignores it if the sync of the WAL's new name fails
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'upkeep'")
         connection.execute("COMMIT")
     except apsw.BusyError as error:

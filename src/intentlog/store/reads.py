@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -16,13 +18,21 @@ from intentlog.core import codec
 from intentlog.core.actions import BranchView, View
 from intentlog.core.records import Instant, Stored
 from intentlog.core.state import Branch, Operation
-from intentlog.errors import LogDamaged, LogUnavailable
-from intentlog.ports import Clock
+from intentlog.errors import LogClosed, LogDamaged, LogPoisoned, LogUnavailable, WrongProcess
+from intentlog.ports import BranchRows, Clock
 from intentlog.store import schema
 from intentlog.store.connection import Connection
 
 _HISTORY_PAGE = 1_000
-_DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.MismatchError, msgspec.MsgspecError, TypeError)
+_DAMAGE = (
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.SQLError,
+    apsw.MismatchError,
+    msgspec.MsgspecError,
+    TypeError,
+    UnicodeDecodeError,
+)
 
 
 def damage_of(path: Path, error: Exception) -> Exception:
@@ -44,39 +54,104 @@ def reading(path: Path) -> Generator[None]:
 
 
 class SqliteReads(ABC):
-    """Reads of one log. Safe from several threads: each holds the store's lock."""
+    """Reads of one log. Safe from several threads: each waits for its turn."""
 
     _path: Path
-    _lock: RLock
     _clock: Clock
-
-    @abstractmethod
-    def _connected(self) -> Connection:
-        """The connection, if the log may be used."""
+    _lock: RLock
+    _pid: int
+    _poison: str | None
+    _connection: Connection | None
 
     @abstractmethod
     def _lives(self, owner: str) -> bool:
         """Whether the owner's process still has the log open."""
 
+    # --- whose turn it is ----------------------------------------------------------------------------------------
+
+    def check_process(self) -> None:
+        """See `ports.Store.check_process`."""
+        if os.getpid() != self._pid:
+            raise WrongProcess(f"{self._path} was opened in process {self._pid}, this is its child {os.getpid()}")
+
+    def _turn(self) -> RLock:
+        """The lock; not in a forked child, where a thread that is not there may hold it."""
+        self.check_process()
+        return self._lock
+
+    def _entered(self) -> Connection:
+        """The connection, outside any transaction, if the log may be used. The caller has its turn."""
+        connection = self._connected()
+        if connection.in_transaction:
+            if self._interrupted():
+                raise LogUnavailable(
+                    f"{self._path} is in use by the code that this signal handler interrupted; nothing was written",
+                    remedy="let the handler set a flag, and use the log outside it.",
+                )
+            with suppress(apsw.Error):
+                connection.execute("ROLLBACK")  # what an interrupted read left open
+        return connection
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            raise LogClosed(f"{self._path} was closed")
+        if self._poison is not None:  # what a read would show may not be what a reopen will
+            raise LogPoisoned(f"an earlier commit of {self._path} failed, its fate is unknown: {self._poison}")
+        return self._connection
+
+    def _interrupted(self) -> bool:
+        """Whether this thread is inside the store already: then a signal handler has come in between."""
+        mine: list[str] = []
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame.f_locals.get("self") is self and frame.f_code.co_name not in _ON_THE_WAY_IN:
+                mine.append(frame.f_code.co_name)
+            frame = frame.f_back
+        return any(name in _TRANSACTIONS for name in mine[1:])  # the first is the one that asks
+
+    # --- reads -----------------------------------------------------------------------------------------------------
+
     def view(self, branch: str, step: str) -> View:
         """See `ports.Store.view`."""
-        with self._lock, reading(self._path):
-            connection = self._connected()
+        with self._turn(), reading(self._path):
+            connection = self._entered()
             row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
             state = connection.execute(schema.NEWEST_OPERATION, (branch, step)).get
             return View(row, None if state is None else codec.decode_operation(state), self._clock.now())
 
     def branch_view(self, branch: str) -> BranchView:
         """See `ports.Store.branch_view`. Both reads see one snapshot."""
-        with self._lock, reading(self._path):
-            connection = self._connected()
-            connection.execute("SAVEPOINT view")
+        with self._turn(), reading(self._path):
+            connection = self._entered()
             try:
+                connection.execute("BEGIN")
                 row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
-                operations = tuple(operation for _, operation in self.operations(branch, open_only=True))
+                rows = connection.execute(schema.OPEN[1], (branch,)).fetchall()
             finally:
-                connection.execute("RELEASE view")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            operations = tuple(codec.decode_operation(state) for _, state in rows)
             return BranchView(row, operations, self._lives(row.owner), self._clock.now())
+
+    def branch_rows(self, branch: str) -> BranchRows:
+        """See `ports.Store.branch_rows`. All of it is of one snapshot."""
+        with self._turn(), reading(self._path):
+            connection = self._entered()
+            try:
+                connection.execute("BEGIN")
+                row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
+                places = _places(connection, row.head_seq)
+                records = [connection.execute(schema.EVENT, (place,)).fetchall() for place in places]
+                operations = connection.execute(schema.ALL[1], (branch,)).fetchall()
+                columns = connection.execute(schema.COLUMNS, (branch,)).fetchall()
+                unfinished = connection.execute(schema.UNFINISHED, (branch,)).get
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            folded = [codec.decode_operation(state) for _, state in operations]
+            sound = [(o.step, o.generation, int(o.is_open)) for o in folded] == [tuple(c) for c in columns]
+            sound = sound and unfinished == row.is_unfinished
+            return BranchRows(row, [_stored(found[0]) for found in records if found], folded, columns_agree=sound)
 
     def record(self, seq: int) -> Stored | None:
         """See `ports.Store.record`."""
@@ -88,17 +163,10 @@ class SqliteReads(ABC):
         if branch is None:
             yield from self._all_history()
             return
-        with self._lock, reading(self._path):
-            connection = self._connected()
-            seq = _branch(connection.execute(schema.BRANCH, (branch,)).get).head_seq
-            places: list[int] = []
-            while seq:
-                places.append(seq)
-                previous = connection.execute(schema.PREVIOUS_SEQ, (seq,)).get
-                if previous is None or previous >= seq:
-                    break  # a hole or an edit: `verify` says which
-                seq = previous
-        for place in reversed(places):
+        with self._turn(), reading(self._path):
+            connection = self._entered()
+            places = _places(connection, _branch(connection.execute(schema.BRANCH, (branch,)).get).head_seq)
+        for place in places:
             stored = self.record(place)
             if stored is not None:
                 yield stored
@@ -112,10 +180,6 @@ class SqliteReads(ABC):
             if len(rows) < _HISTORY_PAGE:
                 return
             after = rows[-1][0]
-
-    def count(self) -> int:
-        """See `ports.Store.count`."""
-        return int(self._rows(schema.COUNT)[0][0])
 
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
         """See `ports.Store.branches`."""
@@ -134,16 +198,37 @@ class SqliteReads(ABC):
             yield of_branch, operation
 
     def integrity(self) -> list[str]:
-        """See `ports.Store.integrity`: SQLite's own check, indexes included."""
+        """See `ports.Store.integrity`: SQLite's own check, the tables themselves, and rows that belong to nothing."""
         try:
-            rows = self._rows("PRAGMA integrity_check")
-        except LogDamaged as damage:
+            found = [str(text) for (text,) in self._rows("PRAGMA integrity_check") if text != "ok"]
+            tables = {(name, sql) for name, sql in self._rows(schema.TABLES)}
+            if tables != schema.expected_tables():
+                found.append("its tables, indexes or triggers are not those of a log")
+            for query, text in schema.STRAYS:
+                found.extend(text.format(*row) for row in self._rows(query))
+        except (LogDamaged, LogUnavailable) as damage:
             return [damage.message]
-        return [str(text) for (text,) in rows if text != "ok"]
+        return found
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
-        with self._lock, reading(self._path):
-            return self._connected().execute(query, values).fetchall()
+        with self._turn(), reading(self._path):
+            return self._entered().execute(query, values).fetchall()
+
+
+_ON_THE_WAY_IN = frozenset({"_interrupted", "_entered", "_writable"})
+_TRANSACTIONS = frozenset({"append", "branch_view", "branch_rows"})  # the methods that hold a transaction open
+
+
+def _places(connection: Connection, seq: int) -> list[int]:
+    """Where the records of a branch stand, oldest first, walked back from its head."""
+    places: list[int] = []
+    while seq:
+        places.append(seq)
+        previous = connection.execute(schema.PREVIOUS_SEQ, (seq,)).get
+        if previous is None or previous >= seq:
+            break  # a hole or an edit: `verify` says which
+        seq = previous
+    return places[::-1]
 
 
 def _branch(state: bytes | None) -> Branch:

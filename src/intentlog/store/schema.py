@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from intentlog.store.connection import memory_connection
+
 CREATE = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID, STRICT;
 
@@ -37,7 +41,6 @@ CREATE INDEX open_operations ON operations (branch) WHERE is_open;
 
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
 SALT = "SELECT value FROM meta WHERE key = 'salt'"
-COUNT = "SELECT count(*) FROM events"
 BRANCH = "SELECT state FROM branches WHERE branch = ?"
 BRANCHES = "SELECT branch, state FROM branches ORDER BY branch"
 UNFINISHED_BRANCHES = "SELECT branch, state FROM branches WHERE unfinished ORDER BY branch"
@@ -61,3 +64,28 @@ EVENT_COLUMNS = "seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, p
 EVENT = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq = ?"  # noqa: S608 - a constant
 EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
 PREVIOUS_SEQ = "SELECT previous_seq FROM events WHERE seq = ?"
+
+COLUMNS = "SELECT step, generation, is_open FROM operations WHERE branch = ? ORDER BY step, generation"
+UNFINISHED = "SELECT unfinished FROM branches WHERE branch = ?"
+TABLES = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
+
+# What belongs to nothing, or is missing: (a query that finds it, how it is told).
+STRAYS = (
+    ("SELECT max(seq) - count(*) FROM events HAVING max(seq) - count(*) > 0", "{} records are missing"),
+    (
+        "SELECT seq, branch FROM events WHERE branch NOT IN (SELECT branch FROM branches)",
+        "record {} belongs to branch {!r}, which has no row",
+    ),
+    (
+        "SELECT step, branch FROM operations WHERE branch NOT IN (SELECT branch FROM branches)",
+        "operation {!r} belongs to branch {!r}, which has no row",
+    ),
+)
+
+
+@cache
+def expected_tables() -> frozenset[tuple[str, str]]:
+    """The tables and indexes of a log, as SQLite keeps their text."""
+    connection = memory_connection()
+    connection.execute(CREATE)
+    return frozenset((name, sql) for name, sql in connection.execute(TABLES).fetchall())

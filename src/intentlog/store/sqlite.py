@@ -14,17 +14,18 @@ from intentlog.core import codec
 from intentlog.core.actions import Append, Appended, Interrupted, Refused
 from intentlog.core.records import Dispatched, Pending, Stored
 from intentlog.core.state import Branch, Operation
-from intentlog.errors import LogClosed, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
+from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening, schema
 from intentlog.store.connection import Connection
 from intentlog.store.locks import Locks, lives
-from intentlog.store.reads import SqliteReads, damage_of, reading
+from intentlog.store.reads import SqliteReads, damage_of
 from intentlog.store.staging import stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
-_open_here: dict[tuple[int, int], int] = {}  # (device, inode) of logs that this process writes -> pid
+_DISK = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.FullError)
+_open_here: dict[opening.Identity, int] = {}  # (device, inode) of logs that this process writes -> pid
 _open_here_lock = RLock()
 
 
@@ -80,7 +81,7 @@ class SqliteStore(SqliteReads):
         vfs: str | None = None,
         wal_bytes: int = opening.WAL_BYTES,
     ) -> None:
-        self._path = path = path.absolute()
+        self._path = path
         self._clock = clock
         self._observer = observer
         self._lock = RLock()
@@ -90,19 +91,22 @@ class SqliteStore(SqliteReads):
         self._frames = 0
         self._locks: Locks | None = None
         self._connection: Connection | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: opening.Identity | None = None
+        self._wal: opening.Identity | None = None
         self._folder = path.with_name(path.name + ".d")
-        opening.check_place(path, create=not reader)
         try:
+            opening.check_place(path, reader=reader)
             if reader:
                 self._open_reader(vfs)
             else:
                 self._open_writer(vfs, wal_bytes)
-        except BaseException:
-            self.close()
-            raise
-        with reading(self._path):
             self._salt = bytes(self._connected().execute(schema.SALT).get)
+        except BaseException as error:
+            self.close()
+            failure = opening.failure_of(path, error)
+            if failure is error:
+                raise
+            raise failure from error
 
     def _open_reader(self, vfs: str | None) -> None:
         self._connection = opening.connect(self._path, reader=True, vfs=vfs)
@@ -127,18 +131,15 @@ class SqliteStore(SqliteReads):
             opening.create_tables(self._connection)
         opening.make_ballast(self._folder / "ballast")
         self._connection.set_wal_hook(self._count_frames)
-        self._wal_bytes = wal_bytes
         if self._locks.become_keeper():
-            self._take_over_wal()
-
-    def _take_over_wal(self) -> None:
-        opening.take_over_wal(self._connected(), self._path, self._wal_bytes)
-        self._frames = 0
-        self._upkeep_commits += 1
+            opening.take_over_wal(self._connection, path, wal_bytes)
+            self._upkeep_commits += 1
+        self._wal = opening.identity_of(opening.wal_of(path))
 
     def _claim(self) -> None:
-        found = self._path.stat()
-        identity = (found.st_dev, found.st_ino)
+        identity = opening.identity_of(self._path)
+        if identity is None:
+            raise LogUnavailable(f"{self._path} was removed while it was opened", remedy="try again.")
         with _open_here_lock:
             if _open_here.get(identity) == self._pid:
                 raise LogInUse(f"{self._path} is open in this process already")
@@ -174,21 +175,31 @@ class SqliteStore(SqliteReads):
         nothing: the ballast is released and the append made once more. Any other failure of COMMIT leaves its fate
         unknown: the record may be there after a reopen, so the store refuses everything from then on (I8).
         """
-        with self._lock:
+        with self._turn():
             connection = self._writable()
             try:
                 replies = self._append(connection, entries)
             except apsw.FullError:
                 replies = self._append_with_ballast(connection, entries)
-            begins = any(isinstance(entry.record, Pending | Dispatched) for entry in entries)
-            if self._frames >= (WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES):
-                self._upkeep(connection)
+            permits = any(isinstance(entry.record, Dispatched) for entry in entries)
+            if permits:
+                self._check_still_there()
+            begins = permits or any(isinstance(entry.record, Pending) for entry in entries)
+            try:
+                if self._frames >= (WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES):
+                    self._upkeep(connection)
+            except Exception as error:  # noqa: BLE001 - the records are durable: nothing may hide that now
+                self._poisoned(error)
+            except BaseException as signal:
+                raise Interrupted(replies, signal) from signal
             return replies
 
     def _append(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
         replies: list[Appended | Refused] | None = None
+        begun = False
         try:
             connection.execute("BEGIN IMMEDIATE")
+            begun = True
             replies = stage(_Rows(connection), entries, self._clock.now())
             written = any(isinstance(reply, Appended) for reply in replies)
             connection.execute("COMMIT" if written else "ROLLBACK")
@@ -201,6 +212,8 @@ class SqliteStore(SqliteReads):
                 f"{self._path} is busy; nothing was written", remedy=opening.busy_remedy(self._path, error)
             ) from error
         except apsw.Error as error:
+            if not begun and not isinstance(error, _DISK):
+                raise LogUnavailable(f"{self._path} cannot be written now; nothing was: {error}") from error
             raise self._poisoned(error) from error
         except Exception as error:  # not the disk: a damaged row, or a mistake of our own; nothing was written
             self._roll_back(connection)
@@ -228,7 +241,17 @@ class SqliteStore(SqliteReads):
             with suppress(apsw.Error):  # the caller raises what made it roll back
                 connection.execute("ROLLBACK")
 
-    def _poisoned(self, error: apsw.Error) -> LogPoisoned:
+    def _check_still_there(self) -> None:
+        """Before a call: the permission stands in the files that everybody else would open, and this owner is alive.
+
+        A log that was deleted or replaced would let another process call again. Poisons it if so, and no call is made.
+        """
+        wal = opening.wal_of(self._path)
+        here = self._locks is not None and self._locks.held()
+        if not here or opening.identity_of(self._path) != self._identity or opening.identity_of(wal) != self._wal:
+            raise self._poisoned(LogDamaged("the log, its WAL or its lock was deleted or replaced while it was open"))
+
+    def _poisoned(self, error: Exception) -> LogPoisoned:
         """No retry: after a failed sync the kernel may call pages clean that it never wrote."""
         self._poison = f"{type(error).__name__}: {error}"
         if self._connection is not None:
@@ -269,9 +292,13 @@ class SqliteStore(SqliteReads):
         return self._locks.lives(holder) if self._locks else lives(self._folder, holder)
 
     def close(self) -> None:
-        """See `ports.Store.close`."""
-        with self._lock:
-            if self._connection is not None and os.getpid() == self._pid:
+        """See `ports.Store.close`. The keeper leaves the records in the main file too, if nobody is in the way."""
+        with self._turn():
+            if self._connection is not None:
+                if self._locks is not None and self._poison is None and self._locks.is_keeper:
+                    with suppress(apsw.Error):
+                        self._connection.set_busy_timeout(0)
+                        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self._connection.close()
             self._connection = None
             if self._locks is not None:
@@ -281,17 +308,8 @@ class SqliteStore(SqliteReads):
                     _open_here.pop(self._identity, None)
                 self._identity = None
 
-    def _connected(self) -> Connection:
-        if os.getpid() != self._pid:
-            raise WrongProcess(f"{self._path} was opened in process {self._pid}, this is its child {os.getpid()}")
-        if self._connection is None:
-            raise LogClosed(f"{self._path} was closed")
-        if self._poison is not None:  # what a read would show may not be what a reopen will
-            raise LogPoisoned(f"an earlier commit of {self._path} failed, its fate is unknown: {self._poison}")
-        return self._connection
-
     def _writable(self) -> Connection:
-        connection = self._connected()
+        connection = self._entered()
         if self._locks is None:
             raise LogUnavailable(f"{self._path} was opened for reading only")
         return connection

@@ -1,0 +1,131 @@
+"""What a log can be asked: what is open, what should be run again, what happened, whether it is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from intentlog.core import check, recovery
+from intentlog.core.actions import BranchView, IntentId
+from intentlog.core.effects import Declaration, stricter
+from intentlog.core.records import Resolution
+from intentlog.core.state import OPEN_STATES, Intent, Operation, State
+from intentlog.errors import LogDamaged
+from intentlog.log.declare import known_tool
+from intentlog.log.naming import check_name
+from intentlog.log.values import Entry, OpenIntent, Problem, Report, Unfinished
+from intentlog.ports import Store
+from intentlog.run.duty import Duty
+
+UNSETTLED = frozenset({Resolution.ASK_PERSON, Resolution.PROBE})  # running the program again does not settle it alone
+
+
+class Inspection:
+    """The reads of both faces. Safe from any thread."""
+
+    store: Store
+    duty: Duty
+
+    def open_intents(self) -> list[OpenIntent]:
+        """Every intent without outcome or settlement."""
+        self.duty.flush()
+        return [
+            self._open_intent(branch, operation, intent)
+            for branch, operation in self.store.operations(None, open_only=True)
+            for intent in operation.intents
+            if intent.state in OPEN_STATES
+        ]
+
+    def _open_intent(self, branch: str, operation: Operation, intent: Intent) -> OpenIntent:
+        view = self.duty.branch_view(branch)
+        dispatches = [d for d in operation.dispatches if d.attempt == intent.attempt]
+        calling = view.owner_lives and intent.attempt == view.branch.attempt and operation.calling(intent.attempt)
+        todo = _todo(operation, view)
+        return OpenIntent(
+            intent_id=IntentId.of(branch, intent.attempt, operation.step),
+            seq=operation.last_seq,
+            tool=operation.tool,
+            effect=operation.declaration.kind,
+            state=intent.state,
+            dispatched_at=_time(dispatches[-1].at.wall_ns) if dispatches else None,
+            calling=calling,
+            in_doubt=intent.state is State.DISPATCHED and not calling and todo in UNSETTLED,
+            resolution=todo,
+            contradicts=operation.contradicts,
+        )
+
+    def contradictions(self) -> list[IntentId]:
+        """The operations of which a late outcome says other than what was settled."""
+        return [
+            IntentId.of(branch, operation.intents[-1].attempt, operation.step)
+            for branch, operation in self.store.operations(None, open_only=False)
+            if operation.contradicts
+        ]
+
+    def unfinished(self) -> list[Unfinished]:
+        """The branches that a supervisor should run again."""
+        self.duty.flush()
+        found: list[Unfinished] = []
+        for branch, row in self.store.branches(unfinished_only=True):
+            view = self.duty.branch_view(branch)
+            todo = [_todo(operation, view) for operation in view.operations if operation.open_dispatches]
+            doubtful = any(one in UNSETTLED for one in todo)
+            if not view.busy and (row.end is None or not doubtful):
+                found.append(Unfinished(branch, row.attempt, row.end))
+        return found
+
+    def history(self, branch: str) -> Iterator[Entry]:
+        """The records of a branch, oldest first."""
+        self.duty.flush(check_name("branch", branch, slash=True))
+        for stored in self.store.history(branch):
+            try:
+                payload = None if stored.payload is None else msgspec.json.decode(stored.payload)
+            except msgspec.MsgspecError as error:
+                raise LogDamaged(f"the payload of record {stored.seq} cannot be read: {error}") from error
+            kind = type(stored.record).__name__
+            yield Entry(stored.seq, kind, _time(stored.at.wall_ns), stored.record, payload)
+
+    def verify(self) -> Report:
+        """Hold the whole log against its file's own check, its chains, the rules and the invariants."""
+        self.duty.flush()
+        problems = [Problem("", 0, text) for text in self.store.integrity()]
+        branches = records = 0
+        try:
+            for branch, _ in self.store.branches(unfinished_only=False):
+                found, read = self._verify_branch(branch)
+                problems.extend(found)
+                branches, records = branches + 1, records + read
+        except LogDamaged as damage:
+            problems.append(Problem("", 0, damage.message))
+        return Report(tuple(problems), records, branches)
+
+    def _verify_branch(self, branch: str) -> tuple[list[Problem], int]:
+        """What is wrong with one branch, and how many of its records could be read."""
+        try:
+            rows = self.store.branch_rows(branch)
+        except LogDamaged as damage:
+            return [Problem(branch, 0, damage.message)], 0
+        operations = {(o.step, o.generation): o for o in rows.operations}
+        findings = check.check_branch(branch, rows.branch, rows.records, operations, self.store.salt)
+        if not rows.columns_agree:
+            findings.append(check.Finding(0, "the indexed columns do not say what the rows do"))
+        return [Problem(branch, seq, text) for seq, text in findings], len(rows.records)
+
+
+def _todo(operation: Operation, view: BranchView) -> Resolution:
+    """What is to be done about an operation now, by what was declared and what this program declares."""
+    now = present(operation.tool)
+    declaration = stricter(operation.declaration, now) if now else operation.declaration
+    return recovery.resolution(operation, declaration, view.branch, view.now)
+
+
+def present(name: str) -> Declaration | None:
+    """What this program declares of the tool of this name, if it has it."""
+    handle = known_tool(name)
+    return handle.declaration if handle else None
+
+
+def _time(wall_ns: int) -> datetime:
+    return datetime.fromtimestamp(wall_ns / 1e9, UTC)
