@@ -22,6 +22,7 @@ from intentlog.core.actions import (
     Interrupted,
     Load,
     LoadBranch,
+    NotMade,
     Plan,
     Probe,
     Probed,
@@ -29,7 +30,6 @@ from intentlog.core.actions import (
     Refused,
     Returned,
     Script,
-    TooLate,
     Wait,
 )
 from intentlog.core.check import check_branch
@@ -65,7 +65,7 @@ class Player:
     """One process on a disk: its tool's and its probe's next answers, what befalls its appends, and what it did.
 
     Attributes:
-        calls: what the tool does next: a value, an exception to raise, TooLate, or a function of the Call.
+        calls: what the tool does next: a value, an exception to raise, NotMade, or a function of the Call.
         probes: what the probe answers next: (answer, value) or a function.
         befalls: by the name of an action, what happens at it: an error (nothing is written), or one of
             "interrupted" (not landed), "landed" (learnt, then interrupted), a Reason (refused), a function to do first,
@@ -248,8 +248,8 @@ def _next(answers: list[Any], action: Action) -> Any:
     return answer(action) if callable(answer) and not isinstance(answer, type) else answer
 
 
-def _reply(answer: Any) -> Returned | Raised | TooLate:
-    if isinstance(answer, TooLate):
+def _reply(answer: Any) -> Returned | Raised | NotMade:
+    if isinstance(answer, NotMade):
         return answer
     return Raised(answer) if isinstance(answer, BaseException) else Returned(answer)
 

@@ -111,6 +111,13 @@ class Store(Protocol):
         """Everything of one branch, of one moment, for `verify`."""
         ...
 
+    def gone(self) -> str:
+        """Why a permission is worth nothing any more: log or lock were deleted or replaced. "" if they were not.
+
+        Safe from any thread.
+        """
+        ...
+
     def check_process(self) -> None:
         """Refuse a forked child of the process that opened the log.
 

@@ -9,7 +9,7 @@ import pytest
 from core_player import BRANCH, SECOND, Player, Stop, crashed
 
 from intentlog.core import records as r
-from intentlog.core.actions import Append, Call, TooLate
+from intentlog.core.actions import Append, Call, NotMade
 from intentlog.core.machine import Reason
 from intentlog.core.records import Answer
 from intentlog.errors import (
@@ -93,10 +93,10 @@ def test_going_on_in_the_same_attempt(player: Player, error: Exception) -> None:
 
 
 def test_a_permission_that_grew_old_is_not_used(player: Player) -> None:
-    """TooLate: the call was not made, the record says NOT_SENT, the caller may call again."""
-    found = player.raises(NotSent, TooLate(SECOND))
+    """NotMade: the call was not made, the record says NOT_SENT, the caller may call again."""
+    found = player.raises(NotSent, NotMade("1 s too late"))
     assert player.did == ["Pending", "Dispatched", "call", "NOT_SENT"]
-    assert "1.000 s too late" in str(found.__cause__)
+    assert "1 s too late" in str(found.__cause__)
     assert found.effect_ran == "no"
 
 
@@ -371,7 +371,7 @@ def test_retry_does_not_repeat_what_may_have_landed(player: Player, kind: str) -
     assert player.raises(InDoubt, RESET, kind=kind, retry_times=3).__cause__ is RESET
     assert player.did.count("call") == 1
     other = Player().opens()
-    assert other.performs(NotSent("no"), TooLate(1), "paid", kind=kind, retry_times=3).value == "paid"
+    assert other.performs(NotSent("no"), NotMade("too late"), "paid", kind=kind, retry_times=3).value == "paid"
     assert other.is_sound()
 
 

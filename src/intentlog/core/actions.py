@@ -95,7 +95,7 @@ class Append(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call the tool, unless `grace_ns` passed since `sent`. Reply: `Returned`, `Raised` or `TooLate`."""
+    """Call the tool, unless `grace_ns` passed since `sent`. Reply: `Returned`, `Raised` or `NotMade`."""
 
     intent_id: IntentId
     request_id: str
@@ -183,10 +183,10 @@ class Raised(NamedTuple):
     error: BaseException
 
 
-class TooLate(NamedTuple):
-    """The call was not made: the grace had passed."""
+class NotMade(NamedTuple):
+    """The call was not made, and why: the grace had passed, or the log was taken away."""
 
-    late_ns: int
+    why: str
 
 
 class Probed(NamedTuple):

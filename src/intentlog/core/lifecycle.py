@@ -18,13 +18,13 @@ from intentlog.core.actions import (
     ErrorKind,
     Interrupted,
     Load,
+    NotMade,
     Outcome,
     Plan,
     Raised,
     Refused,
     Returned,
     Script,
-    TooLate,
     View,
     Wait,
 )
@@ -200,10 +200,10 @@ def _returned(plan: Plan, operation: Operation, number: int, value: object) -> S
     return Outcome(value, replayed=False, intent_id=plan.intent_id, request_id=operation.request_id)
 
 
-def _ended(plan: Plan, operation: Operation, number: int, called: Raised | TooLate) -> Script[Ended]:
+def _ended(plan: Plan, operation: Operation, number: int, called: Raised | NotMade) -> Script[Ended]:
     """Record a call that brought no value, as what its error proves: nothing, unless it is declared to."""
-    if isinstance(called, TooLate):
-        error: BaseException = NotSent(f"the call was {called.late_ns / 1e9:.3f} s too late after its permission")
+    if isinstance(called, NotMade):
+        error: BaseException = NotSent(f"the call was not made: {called.why}")
         kind = ErrorKind.NOT_SENT
     else:
         error, kind = called.error, plan.kind_of(called.error)

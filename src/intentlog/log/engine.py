@@ -292,7 +292,10 @@ def resolved(path: str | Path) -> Path:
         LogUnavailable: there is no such path.
     """
     try:
-        return Path(path).resolve()
+        target = Path(path).resolve()
+        if Path(path).is_symlink() and not target.exists():
+            raise LogUnavailable(f"{path} is a link to {target}, which is not there", remedy="name a file.")
+        return target
     except (OSError, RuntimeError, ValueError) as error:
         raise LogUnavailable(f"{str(path)!r} is no path: {error}", remedy="name a file.") from error
 

@@ -23,6 +23,7 @@ from intentlog.core.actions import (
     Call,
     Fetch,
     Interrupted,
+    NotMade,
     Probe,
     Probed,
     Raised,
@@ -30,12 +31,11 @@ from intentlog.core.actions import (
     ResultT,
     Returned,
     Script,
-    TooLate,
     Wait,
 )
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty, StoreAction
-from intentlog.run.hands import Found, Hands, NoHands, probed, too_late
+from intentlog.run.hands import Found, Hands, NoHands, hindrance, probed
 
 NO_HANDS = NoHands()
 logger = logging.getLogger("intentlog")
@@ -171,12 +171,12 @@ class AioDriver:
                 raise Interrupted([reply], cancelled) from None
             raise
 
-    async def _call(self, action: Call, hands: Hands) -> Returned | Raised | TooLate:
+    async def _call(self, action: Call, hands: Hands) -> Returned | Raised | NotMade:
         if not hands.is_async:
             return await self._call_in_thread(action, hands)
-        late = too_late(action, self._clock)
-        if late:
-            return late
+        hindered = hindrance(action, self._clock, self._duty.store)
+        if hindered:
+            return hindered
         try:
             value = await hands.call(action)
         except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
@@ -186,11 +186,11 @@ class AioDriver:
         failpoints.reached(failpoints.AFTER_CALL)
         return reply
 
-    async def _call_in_thread(self, action: Call, hands: Hands) -> Returned | Raised | TooLate:
+    async def _call_in_thread(self, action: Call, hands: Hands) -> Returned | Raised | NotMade:
         def call() -> Any:
-            late = too_late(action, self._clock)
-            if late:
-                return late
+            hindered = hindrance(action, self._clock, self._duty.store)
+            if hindered:
+                return hindered
             try:
                 return Returned(hands.call(action))
             finally:
@@ -213,11 +213,11 @@ class AioDriver:
         return probed(answer, started)
 
 
-def _thread_reply(thread: asyncio.Future[Any]) -> Returned | Raised | TooLate:
+def _thread_reply(thread: asyncio.Future[Any]) -> Returned | Raised | NotMade:
     error = thread.exception()
     if error is not None:
         return Raised(error)
-    reply: Returned | TooLate = thread.result()
+    reply: Returned | NotMade = thread.result()
     return reply
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from intentlog import failpoints
-from intentlog.core.actions import Call, Probe, Probed, TooLate
+from intentlog.core.actions import Call, NotMade, Probe, Probed
 from intentlog.core.records import Answer, ErrorText, Instant
-from intentlog.ports import Clock
+from intentlog.ports import Clock, Store
 
 
 class Found(NamedTuple):
@@ -54,13 +54,19 @@ class NoHands:
         raise AssertionError(action, recorded)
 
 
-def too_late(action: Call, clock: Clock) -> TooLate | None:
-    """Reach the point before the call, and say whether its grace is over. Nothing stands between this and the call."""
+def hindrance(action: Call, clock: Clock, store: Store) -> NotMade | None:
+    """Reach the point before the call, and say what forbids it now. Nothing stands between this and the call.
+
+    A READ, which nothing permits, is hindered by nothing.
+    """
     failpoints.reached(failpoints.BEFORE_CALL)
     if action.grace_ns is None:
         return None
     late_ns = clock.now().boot_ns - action.sent.boot_ns - action.grace_ns
-    return TooLate(late_ns) if late_ns > 0 else None
+    if late_ns > 0:
+        return NotMade(f"it would have been {late_ns / 1e9:.3f} s too late after its permission")
+    gone = store.gone()
+    return NotMade(gone) if gone else None
 
 
 def probed(found: Found, started: Instant) -> Probed:

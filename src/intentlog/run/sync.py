@@ -13,18 +13,18 @@ from intentlog.core.actions import (
     Call,
     Fetch,
     Interrupted,
+    NotMade,
     Probe,
     Probed,
     Raised,
     ResultT,
     Returned,
     Script,
-    TooLate,
     Wait,
 )
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty
-from intentlog.run.hands import Hands, NoHands, probed, too_late
+from intentlog.run.hands import Hands, NoHands, hindrance, probed
 
 NO_HANDS = NoHands()
 
@@ -63,10 +63,10 @@ class SyncDriver:
             case _:
                 return self._duty.do(action)
 
-    def _call(self, action: Call, hands: Hands) -> Returned | Raised | TooLate:
-        late = too_late(action, self._clock)
-        if late:
-            return late
+    def _call(self, action: Call, hands: Hands) -> Returned | Raised | NotMade:
+        hindered = hindrance(action, self._clock, self._duty.store)
+        if hindered:
+            return hindered
         try:
             value = hands.call(action)
         except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply

@@ -167,6 +167,10 @@ class MemoryStore:
         operations = [operation for _, operation in self.operations(branch, open_only=False)]
         return BranchRows(row, list(self.history(branch)), operations, columns_agree=True)
 
+    def gone(self) -> str:
+        """See `ports.Store.gone`: a disk in memory is never taken away."""
+        return ""
+
     def check_process(self) -> None:
         """See `ports.Store.check_process`: a disk in memory is forked with its process."""
 

@@ -201,7 +201,7 @@ class SqliteReads(ABC):
         """See `ports.Store.integrity`: SQLite's own check, the tables themselves, and rows that belong to nothing."""
         try:
             found = [str(text) for (text,) in self._rows("PRAGMA integrity_check") if text != "ok"]
-            tables = {(name, sql) for name, sql in self._rows(schema.TABLES)}
+            tables = frozenset((str(name), str(sql)) for name, sql in self._rows(schema.TABLES))
             if tables != schema.expected_tables():
                 found.append("its tables, indexes or triggers are not those of a log")
             for query, text in schema.STRAYS:

@@ -94,6 +94,7 @@ class SqliteStore(SqliteReads):
         self._identity: opening.Identity | None = None
         self._wal: opening.Identity | None = None
         self._folder = path.with_name(path.name + ".d")
+        self._wal_path = opening.wal_of(path)
         try:
             opening.check_place(path, reader=reader)
             if reader:
@@ -134,7 +135,7 @@ class SqliteStore(SqliteReads):
         if self._locks.become_keeper():
             opening.take_over_wal(self._connection, path, wal_bytes)
             self._upkeep_commits += 1
-        self._wal = opening.identity_of(opening.wal_of(path))
+        self._wal = opening.identity_of(self._wal_path)
 
     def _claim(self) -> None:
         identity = opening.identity_of(self._path)
@@ -182,8 +183,9 @@ class SqliteStore(SqliteReads):
             except apsw.FullError:
                 replies = self._append_with_ballast(connection, entries)
             permits = any(isinstance(entry.record, Dispatched) for entry in entries)
-            if permits:
-                self._check_still_there()
+            gone = self.gone() if permits else ""
+            if gone:
+                raise self._poisoned(LogDamaged(gone))
             begins = permits or any(isinstance(entry.record, Pending) for entry in entries)
             try:
                 if self._frames >= (WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES):
@@ -241,15 +243,14 @@ class SqliteStore(SqliteReads):
             with suppress(apsw.Error):  # the caller raises what made it roll back
                 connection.execute("ROLLBACK")
 
-    def _check_still_there(self) -> None:
-        """Before a call: the permission stands in the files that everybody else would open, and this owner is alive.
-
-        A log that was deleted or replaced would let another process call again. Poisons it if so, and no call is made.
-        """
-        wal = opening.wal_of(self._path)
-        here = self._locks is not None and self._locks.held()
-        if not here or opening.identity_of(self._path) != self._identity or opening.identity_of(wal) != self._wal:
-            raise self._poisoned(LogDamaged("the log, its WAL or its lock was deleted or replaced while it was open"))
+    def gone(self) -> str:
+        """See `ports.Store.gone`."""
+        locks = self._locks
+        if opening.identity_of(self._path) != self._identity or opening.identity_of(self._wal_path) != self._wal:
+            return "the log or its WAL was deleted or replaced while it was open"
+        if locks is None or not locks.held():
+            return "the lock that tells that its owner lives was deleted while the log was open"
+        return ""
 
     def _poisoned(self, error: Exception) -> LogPoisoned:
         """No retry: after a failed sync the kernel may call pages clean that it never wrote."""
