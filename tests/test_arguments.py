@@ -1344,3 +1344,16 @@ def test_an_unnamed_call_from_inside_a_tool_needs_a_step(log: Log) -> None:
         assert attempt.call(outer, 1) == 1
         assert attempt.perform(note, "after").intent_id.step == "note"
     assert seen == {"inner": "named"}
+
+
+def test_a_volatile_argument_is_masked_in_what_is_kept_of_errors(tmp_path: Path) -> None:
+    """DESIGN 10: a short-lived token is a token: it is not written, in the error of a call neither."""
+    token = "tok-live-73aa"
+
+    @tool
+    def act(token: Volatile[str]) -> None:
+        raise RuntimeError(f"401 bad token {token}")
+
+    with pytest.raises(InDoubt), Log.open(tmp_path / "log.db") as log, log.attempt(BRANCH) as attempt:
+        attempt.call(act, token)
+    assert not files_with(token, tmp_path)

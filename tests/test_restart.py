@@ -175,6 +175,15 @@ def test_unfinished_says_what_to_run_again(log: Log, killed_in_b: Path) -> None:
     assert log.unfinished() == []
 
 
+def test_a_doubt_that_a_rerun_settles_is_unfinished_work(quick_folder: Path) -> None:
+    """A KEYED call timed out: running the program again settles it by its key, so a supervisor is told to."""
+    in_child(run_effect, str(quick_folder), "KEYED", "sync", "ambiguous")
+    with Log.open(quick_folder / "log.db") as log:
+        assert [(u.branch, u.end) for u in log.unfinished()] == [(BRANCH, End.INDETERMINATE)]
+        (intent,) = log.open_intents()
+        assert (intent.in_doubt, intent.resolution) == (False, Resolution.RECALL)
+
+
 def test_killed_between_effects_it_is_unfinished_too(quick_folder: Path) -> None:
     """No intent is open, and still there is work: the attempt was never closed."""
     in_child(run_effect, str(quick_folder), "UNSAFE", "sync", crash_at="before_closed")
