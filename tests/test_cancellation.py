@@ -17,9 +17,10 @@ import pytest
 from fake_clock import FakeClock
 
 from intentlog import AsyncLog, InDoubt, Log, Settings, ToolMisdefined, tool
-from intentlog.core.actions import Append, Appended, Refused
+from intentlog.core.actions import Append, Appended, Call, Refused
 from intentlog.log.engine import Engine
 from intentlog.observe import LoggingObserver
+from intentlog.run.sync import SyncDriver
 from intentlog.store.memory import MemoryDisk, MemoryStore
 from intentlog.store.sqlite import SqliteStore
 
@@ -313,3 +314,34 @@ def test_a_signal_inside_a_commit(tmp_path: Path, kind: str, when: str) -> None:
         with log.attempt("order") as attempt:
             assert attempt.call(effect, 1) == 1
     assert calls == [1]
+
+
+def test_a_signal_between_two_actions_leaves_nothing_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KeyboardInterrupt in the driver itself, between the call and its record: the log closes, it does not hang."""
+    disk = MemoryDisk()
+
+    @tool
+    def effect(number: int) -> int:
+        return number
+
+    original = SyncDriver._do
+
+    def interrupted(self: Any, action: Any, hands: Any) -> Any:
+        reply = original(self, action, hands)
+        if isinstance(action, Call):
+            monkeypatch.setattr(SyncDriver, "_do", raises_outside)
+        return reply
+
+    class Stop(BaseException):
+        """Raised where the driver does not look: by the reply's own truth value, say, or a signal."""
+
+    def raises_outside(self: Any, action: Any, hands: Any) -> Any:
+        raise Stop
+
+    monkeypatch.setattr(SyncDriver, "_do", interrupted)
+    with pytest.raises(Stop), Log(engine(MemoryStore(disk, FakeClock()))) as log, log.attempt("order") as attempt:
+        try:
+            attempt.call(effect, 1)
+        finally:
+            monkeypatch.undo()
+    assert kinds(disk) == ["AttemptOpened", "Pending", "Dispatched", "AttemptClosed INDETERMINATE"]

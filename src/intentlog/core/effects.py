@@ -84,6 +84,14 @@ def nanoseconds(duration: object) -> int:
     return ((duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds) * NS_PER_MICROSECOND
 
 
+BACKOFF_NS_MAX = 3600 * 1_000_000_000
+
+
+def wait_before_repeat_ns(backoff_ns: int, repeats: int) -> int:
+    """How long to wait before the next repeat: doubled with each that was made, an hour at most."""
+    return min(backoff_ns << min(repeats, 42), BACKOFF_NS_MAX)  # 42 doublings of a nanosecond are more than an hour
+
+
 # May a further call be made while an earlier one may have landed? (KEYED: only while the key is remembered.)
 PROBED = frozenset({EffectKind.KEYED, EffectKind.QUERYABLE})  # the classes that a probe may settle
 REPEATABLE = frozenset({EffectKind.READ, EffectKind.IDEMPOTENT, EffectKind.KEYED})

@@ -29,7 +29,7 @@ from intentlog.core.actions import (
     Wait,
 )
 from intentlog.core.codec import request_id
-from intentlog.core.effects import EffectKind, stricter
+from intentlog.core.effects import EffectKind, stricter, wait_before_repeat_ns
 from intentlog.core.machine import OWNER, Reason
 from intentlog.core.reading import is_read, read
 from intentlog.core.records import ErrorText, OutcomeKind, Resolution
@@ -81,12 +81,19 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         ended = yield from _dispatch(plan, view)
         if isinstance(ended, Outcome):
             return ended
-        view = yield Load(plan.intent_id.branch, plan.intent_id.step)
+        try:
+            view = yield Load(plan.intent_id.branch, plan.intent_id.step)
+        except IntentLogError:
+            if not isinstance(ended, Ended):
+                raise
+            raise _error_of(
+                plan, ended, Resolution.ASK_PERSON
+            ) from ended.error  # what is known of the call comes first
         if isinstance(ended, Ended) and not _overtaken(plan, ended, view):
             if repeats >= plan.retry_times or _todo(plan, view) is Resolution.ASK_PERSON:
                 raise _error_of(plan, ended, _todo(plan, view)) from ended.error
             cause = ended.error
-            yield Wait(plan.retry_backoff_ns << repeats)
+            yield Wait(wait_before_repeat_ns(plan.retry_backoff_ns, repeats))
             repeats += 1
             view = yield Load(plan.intent_id.branch, plan.intent_id.step)
 

@@ -22,7 +22,7 @@ from intentlog.core.actions import (
     Wait,
 )
 from intentlog.core.codec import request_id
-from intentlog.core.effects import EffectKind
+from intentlog.core.effects import EffectKind, wait_before_repeat_ns
 from intentlog.core.machine import Reason
 from intentlog.core.records import OutcomeKind
 from intentlog.core.replay import as_replayed, check_same_call, encoded, replay
@@ -53,7 +53,7 @@ def read(plan: Plan, view: View) -> Script[Outcome[Any]]:
         suspended = plan.kind_of(called.error) is ErrorKind.SUSPENDED
         if suspended or repeats >= plan.retry_times or not isinstance(called.error, Exception):
             raise called.error
-        yield Wait(plan.retry_backoff_ns << repeats)
+        yield Wait(wait_before_repeat_ns(plan.retry_backoff_ns, repeats))
         repeats += 1
         called = yield Call(plan.intent_id, key, 0, view.now, None)
     value, rejection = (called.value, None) if isinstance(called, Returned) else (None, called.error)

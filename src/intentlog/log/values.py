@@ -90,7 +90,7 @@ class Retry:
 
     Attributes:
         times: how often it is repeated at most, 1 or more; so `times=3` makes up to four calls.
-        backoff: the wait before the first repeat, zero or more; it doubles with each.
+        backoff: the wait before the first repeat, zero or more; it doubles with each, up to an hour.
 
     Raises:
         ToolMisdefined: a value is out of its range.

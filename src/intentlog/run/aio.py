@@ -130,8 +130,13 @@ class AioDriver:
                     action = script.send(reply)
         except Interrupted as interrupted:  # a script that has nothing to add to it
             raise interrupted.cause from None
+        except _StillCalling:
+            raise
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
+        except BaseException:
+            script.close()
+            raise
 
     async def _finish(
         self, script: Script[ResultT], thread: asyncio.Future[Any], hands: Hands, ended: Callable[[], None] | None

@@ -19,6 +19,7 @@ from intentlog.core.actions import (
     Deferred,
     Fetch,
     FetchError,
+    Interrupted,
     Load,
     LoadBranch,
     Refused,
@@ -72,8 +73,9 @@ class Duty:
             waiting = self._waiting.pop(entry.branch, [])
             try:
                 reply = self._commit([*waiting, entry])[-1]
-            except Exception:
-                if waiting:
+            except BaseException as error:
+                landed = isinstance(error, Interrupted) and error.replies
+                if waiting and not landed:
                     self._waiting[entry.branch] = waiting
                 raise
         if isinstance(reply, Appended) and isinstance(entry.record, r.Committed):

@@ -51,6 +51,8 @@ class SyncDriver:
             raise interrupted.cause from None
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
+        finally:
+            script.close()  # a signal between two actions leaves it unfinished: what waits for its end must not wait
 
     def _do(self, action: Action, hands: Hands) -> Any:
         match action:

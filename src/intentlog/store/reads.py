@@ -39,6 +39,8 @@ def damage_of(path: Path, error: Exception) -> Exception:
     """The error that a damaged file deserves; any other as it is."""
     if isinstance(error, _DAMAGE):
         return LogDamaged(f"{path} is damaged: {type(error).__name__}: {error}")
+    if isinstance(error, apsw.Error):
+        return LogUnavailable(f"{path} cannot be used now; nothing was written: {error}", remedy="try again.")
     return error
 
 

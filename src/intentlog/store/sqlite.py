@@ -24,7 +24,6 @@ from intentlog.store.staging import stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
-_DISK = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.FullError)
 _open_here: dict[opening.Identity, int] = {}  # (device, inode) of logs that this process writes -> pid
 _open_here_lock = RLock()
 
@@ -198,12 +197,11 @@ class SqliteStore(SqliteReads):
 
     def _append(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
         replies: list[Appended | Refused] | None = None
-        begun = False
+        committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
-            begun = True
             replies = stage(_Rows(connection), entries, self._clock.now())
-            written = any(isinstance(reply, Appended) for reply in replies)
+            committing = written = any(isinstance(reply, Appended) for reply in replies)
             connection.execute("COMMIT" if written else "ROLLBACK")
         except apsw.FullError:
             self._roll_back(connection)
@@ -214,9 +212,10 @@ class SqliteStore(SqliteReads):
                 f"{self._path} is busy; nothing was written", remedy=opening.busy_remedy(self._path, error)
             ) from error
         except apsw.Error as error:
-            if not begun and not isinstance(error, _DISK):
-                raise LogUnavailable(f"{self._path} cannot be written now; nothing was: {error}") from error
-            raise self._poisoned(error) from error
+            if committing or isinstance(error, apsw.IOError):
+                raise self._poisoned(error) from error
+            self._roll_back(connection)  # before COMMIT nothing can have landed
+            raise damage_of(self._path, error) from error
         except Exception as error:  # not the disk: a damaged row, or a mistake of our own; nothing was written
             self._roll_back(connection)
             raise damage_of(self._path, error) from error
