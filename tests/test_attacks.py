@@ -7,6 +7,7 @@ forks, cancellations that come twice, a log that is verified while it is written
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -23,8 +24,10 @@ import pytest
 
 from intentlog import (
     AsyncLog,
+    BranchBusy,
     IntentLogError,
     Log,
+    LogClosed,
     LogDamaged,
     LogPoisoned,
     LogUnavailable,
@@ -34,6 +37,7 @@ from intentlog import (
     tool,
 )
 from intentlog.crash import Witness, armed
+from intentlog.log.hands import running
 from intentlog.store import opening
 from intentlog.store.locks import Locks
 from intentlog.store.sqlite import SqliteStore
@@ -459,3 +463,94 @@ def test_a_writer_of_an_existing_log_needs_little_room(tmp_path: Path, monkeypat
         assert log.verify().ok
     with Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
         assert attempt.perform(effect, 1).replayed
+
+
+def test_close_is_not_starved_by_new_calls(tmp_path: Path) -> None:
+    """Threads that call without a pause: from the moment of closing on they are told LogClosed, and close returns."""
+    log = Log.open(tmp_path / "log.db")
+    refused: list[bool] = []
+
+    def work(number: int) -> None:
+        try:
+            with log.attempt(f"b{number}") as attempt:
+                for step in range(10**6):
+                    attempt.step(f"s{step}").call(effect, step)
+        except LogClosed:
+            refused.append(True)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    log.close()
+    for thread in threads:
+        thread.join(20)
+    assert len(refused) == 4
+    with Log.open(tmp_path / "log.db") as again:
+        assert again.verify().ok
+        assert not [i for i in again.open_intents() if i.in_doubt]
+
+
+def test_two_that_close_wait_for_the_same_end(tmp_path: Path) -> None:
+    """The second close returns when the log is closed, not before; what is used later is LogClosed, never raw."""
+
+    async def main() -> None:
+        async with AsyncLog.open(tmp_path / "log.db") as log:
+            attempt = log.attempt("order")
+            await asyncio.gather(log.close(), log.close())
+            Log.open(tmp_path / "log.db").close()
+            with pytest.raises(LogClosed):
+                await attempt.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_an_opening_that_its_loop_did_not_wait_for_is_closed(tmp_path: Path) -> None:
+    """asyncio.run ends while a log is being opened: the same process can open it right after."""
+
+    async def main() -> None:
+        _ = asyncio.create_task(AsyncLog.open(tmp_path / "log.db").__aenter__())  # noqa: RUF006 - left alone on purpose
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    Log.open(tmp_path / "log.db").close()
+
+
+def test_a_mark_of_a_call_does_not_stay_behind(tmp_path: Path) -> None:
+    """Whatever a call is interrupted by, this thread is not taken to be inside a tool afterwards."""
+
+    @tool
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with Log.open(tmp_path / "log.db") as log:
+        with pytest.raises(KeyboardInterrupt), log.attempt("order") as attempt:
+            attempt.call(interrupted)
+        assert running.get() == ()
+
+
+def test_an_attempt_that_was_forgotten_holds_its_branch_no_longer(tmp_path: Path) -> None:
+    """A signal kept its block from being closed: when nobody has the attempt any more, the branch is free."""
+    with Log.open(tmp_path / "log.db") as log:
+        attempt = log.attempt("order")
+        attempt.__enter__()
+        with pytest.raises(BranchBusy), log.attempt("order"):
+            pass
+        del attempt
+        gc.collect()
+        with log.attempt("order") as again:
+            assert again.number == 2
+
+
+def test_rights_that_were_dropped_are_no_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files cannot be seen any more, which does not say that they are gone: no false alarm."""
+    with Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
+
+        def denied(self: Path, **_: object) -> None:
+            raise PermissionError(str(self))
+
+        monkeypatch.setattr(Path, "stat", denied)
+        try:
+            assert attempt.call(effect, 1) == 1
+        finally:
+            monkeypatch.undo()

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
-from intentlog.core.restart import Classification, Opened
+from intentlog.core.restart import Classification
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
@@ -36,6 +36,7 @@ class AsyncLog:
         self._opener = opener
         self._engine_or_none: Engine | None = None
         self._driver_or_none: AioDriver | None = None
+        self._closing: asyncio.Future[None] | None = None
 
     @classmethod
     def open(cls, path: str | Path, *, settings: Settings | None = None, read_only: bool = False) -> AsyncLog:
@@ -101,13 +102,15 @@ class AsyncLog:
 
         However often it is cancelled meanwhile, it closes first and is cancelled then.
         """
-        if self._engine_or_none is None or self._driver_or_none is None:
-            return
-        self._engine_or_none.check_not_inside_a_tool()
-        closing = asyncio.ensure_future(self._close(self._engine_or_none, self._driver_or_none))
+        if self._closing is None:
+            if self._engine_or_none is None or self._driver_or_none is None:
+                return
+            self._engine_or_none.check_not_inside_a_tool()
+            self._engine_or_none.is_closing = True
+            self._closing = asyncio.ensure_future(self._close(self._engine_or_none, self._driver_or_none))
+        cancelled = await until_done(self._closing)
         self._engine_or_none = None
-        cancelled = await until_done(closing)
-        closing.result()
+        self._closing.result()
         if cancelled is not None:
             raise cancelled
 
@@ -133,7 +136,8 @@ class AsyncLog:
         return self._driver_or_none
 
     async def __aenter__(self) -> Self:
-        opening = asyncio.ensure_future(asyncio.to_thread(self._opener))
+        # A bare future: a loop that ends cancels every task, and what a thread opens must be closed all the same.
+        opening = asyncio.get_running_loop().run_in_executor(None, self._opener)
         cancelled = await until_done(opening)
         engine = opening.result()
         if cancelled is not None:  # given up while it opened: nobody would close it
@@ -210,44 +214,40 @@ class AsyncAttempt:
         if self._opened is not None:
             raise LogClosed("an attempt is entered once; ask the log for another")
         deadline_s = time.monotonic() + self._wait_s
-        owner, opened = await self._try()
-        while opened is None:
+        while not await self._try():
             if time.monotonic() >= deadline_s:
                 raise BranchBusy(f"branch {self._branch!r} is held by a living owner")
             await asyncio.sleep(BUSY_POLL_S)
-            owner, opened = await self._try()
-        self.classifications = opened.classifications
-        self._opened = AttemptState(self._branch, owner, opened.attempt)
         return self
 
-    async def _try(self) -> tuple[str, Opened | None]:
-        """Try once to open the attempt; None where the branch is busy and there is time to wait."""
-        engine, driver = self._engine, self._driver
-        owner = engine.new_owner()
+    async def _try(self) -> bool:
+        """Try once to open the attempt. False: the branch is busy, and there is time to wait."""
+        state = self._engine.new_attempt(self._branch)
         try:
-            return owner, await driver.run(engine.opening(self._branch, owner))
+            opened = await self._driver.run(self._engine.opening(self._branch, state.owner))
+            state.number = opened.attempt
+            self.classifications = opened.classifications
+            self._opened = state
         except BranchBusy:
-            engine.let_go(owner)
             if self._wait_s <= 0:
                 raise
-            return owner, None
-        except BaseException:
-            engine.let_go(owner)
-            raise
+        finally:
+            state.left = self._opened is None
+        return self._opened is not None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine, driver = self._engine, self._driver
-        state = self._state
+        state, engine, driver = self._state, self._engine, self._driver
         try:
+            state.left = True
             end = await driver.run(engine.closing(state, error))
             await driver.store(engine.unvisited, state, end)
         except IntentLogError:
             if error is None:
                 raise  # with an error on its way, that one tells more
         finally:
-            engine.leave(state)
+            state.left = True
 
 
 class AsyncStep:

@@ -6,12 +6,14 @@ The engine holds the store and the settings, prepares scripts, and answers reads
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
+from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
 from pathlib import Path
-from threading import Condition
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet, WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -25,6 +27,7 @@ from intentlog.errors import (
     ArgumentsNotRecordable,
     Fenced,
     InDoubt,
+    LogClosed,
     LogUnavailable,
     OutcomeUnavailable,
     Rejected,
@@ -45,27 +48,45 @@ from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
 
+IDLE_POLL_S = 0.01  # how often a log that is being closed looks whether its calls have ended
+
 
 class AttemptState:
-    """One open attempt of this process.
+    """One attempt of this process, from before it is opened.
 
     Attributes:
         branch: its branch.
         owner: who it is in the branch's row.
-        number: the attempt, from 1.
+        number: the attempt, from 1; 0 until it is open.
         steps: how its calls are named.
+        left: whether its block was left.
+        visited: the steps that it came by.
+        secrets: what is to be masked in an error that its close keeps.
     """
 
-    def __init__(self, branch: str, owner: str, number: int) -> None:
+    def __init__(self, branch: str, owner: str) -> None:
         self.branch = branch
         self.owner = owner
-        self.number = number
+        self.number = 0
         self.steps = Steps()
-        self.is_open = True
-        self.running = 0  # calls of it whose script has not ended, guarded by the engine's condition
         self.left = False
         self.visited: set[str] = set()
-        self.secrets: frozenset[str] = frozenset()  # of all its calls: its close keeps an error's text
+        self.secrets: frozenset[str] = frozenset()
+        self._scripts: WeakSet[Script[Any]] = WeakSet()
+
+    def watch(self, script: Script[Any]) -> None:
+        """Count a call of it as running for as long as its script has begun and not ended."""
+        self._scripts.add(script)
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call of it still runs. Asked of the scripts themselves: a count could be left wrong by a signal."""
+        return any(getgeneratorstate(one) in (GEN_RUNNING, GEN_SUSPENDED) for one in list(self._scripts))
+
+    @property
+    def lives(self) -> bool:
+        """Whether it holds its branch: it was not left, or a call of it still runs: closing ends no call."""
+        return not self.left or self.is_calling
 
 
 class Prepared(NamedTuple):
@@ -85,32 +106,31 @@ class Engine(Inspection):
         self.settings = settings
         self.clock = clock
         self.observer = observer
-        self.duty = Duty(store, observer)
-        self._attempts = count(1)
-        self._running = 0
-        self._idle = Condition()
+        self.duty = Duty(store, observer, self._holds)
+        self.is_closing = False
+        self._numbers = count(1)
+        self._attempts: WeakValueDictionary[str, AttemptState] = WeakValueDictionary()
 
     # --- guarded calls -----------------------------------------------------------------------------------------
 
-    def new_owner(self) -> str:
-        """Who the next attempt of this process is; counted as alive from now on."""
-        owner = f"{self.store.owner}.{next(self._attempts)}"
-        self.duty.held.add(owner)
-        return owner
+    def new_attempt(self, branch: str) -> AttemptState:
+        """An attempt about to be opened; its owner is alive from now on, until it is left or forgotten.
 
-    def let_go(self, owner: str) -> None:
-        """The attempt has ended: its owner is alive no more."""
-        self.duty.held.discard(owner)
+        Raises:
+            LogClosed: the log is being closed.
+        """
+        self._check_open()
+        attempt = AttemptState(branch, f"{self.store.owner}.{next(self._numbers)}")
+        self._attempts[attempt.owner] = attempt
+        return attempt
 
-    def leave(self, attempt: AttemptState) -> None:
-        """The attempt was closed. Its owner stays alive while a call of it runs: closing ends no call."""
-        with self._idle:
-            attempt.left = True
-            self._let_go_if_over(attempt)
+    def _holds(self, owner: str) -> bool:
+        attempt = self._attempts.get(owner)
+        return attempt is not None and attempt.lives
 
-    def _let_go_if_over(self, attempt: AttemptState) -> None:
-        if attempt.left and attempt.running == 0:
-            self.let_go(attempt.owner)
+    def _check_open(self) -> None:
+        if self.is_closing:
+            raise LogClosed(f"{self.store.name} is being closed")
 
     def opening(self, branch: str, owner: str) -> Script[restart.Opened]:
         """The script that opens the branch's next attempt."""
@@ -128,7 +148,8 @@ class Engine(Inspection):
     ) -> Prepared:
         """Bind, encode and name a call. Whatever is wrong with it is raised here, before anything is recorded."""
         usable = _usable(handle, is_async=is_async)
-        if not attempt.is_open:
+        self._check_open()
+        if attempt.left:
             raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
         attempt.secrets |= bound.secrets
@@ -156,7 +177,8 @@ class Engine(Inspection):
             read_durability=usable.durability,
             death_is_certain=self.store.death_is_certain,
         )
-        script = self._watched(lifecycle.perform(plan), attempt, usable, number)
+        script = _watched(lifecycle.perform(plan), attempt, usable, number)
+        attempt.watch(script)
         return Prepared(
             step,
             script,
@@ -164,35 +186,8 @@ class Engine(Inspection):
             lambda: attempt.steps.end(usable, number, decided=False, drifted=False),
         )
 
-    def _watched(
-        self, script: Script[Outcome[Any]], attempt: AttemptState, handle: AnyTool, number: int | None
-    ) -> Script[Outcome[Any]]:
-        """Count the call as running until its script ends, however late, and say what became of its occurrence."""
-        decided = drifted = False
-        with self._idle:
-            self._running += 1
-            attempt.running += 1
-        try:
-            outcome = yield from script
-            decided = True
-        except (Rejected, OutcomeUnavailable):
-            decided = True
-            raise
-        except ArgumentDrift:
-            drifted = True
-            raise
-        finally:
-            attempt.steps.end(handle, number, decided=decided, drifted=drifted)
-            with self._idle:
-                self._running -= 1
-                attempt.running -= 1
-                self._let_go_if_over(attempt)
-                self._idle.notify_all()
-        return outcome
-
     def closing(self, attempt: AttemptState, error: BaseException | None) -> Script[End]:
         """The script that closes an attempt, left with this exception or none."""
-        attempt.is_open = False
         if error is None:
             wanted = End.COMPLETED
         elif isinstance(error, InDoubt):
@@ -213,14 +208,15 @@ class Engine(Inspection):
             raise ToolMisdefined(f"a tool ({running.get()[-1]}) cannot close the log that guards it")
 
     def wait_until_idle(self) -> None:
-        """Wait for running calls.
+        """Begin nothing more, and wait for running calls.
 
         Raises:
             ToolMisdefined: a tool waits for itself.
         """
         self.check_not_inside_a_tool()
-        with self._idle:
-            self._idle.wait_for(lambda: self._running == 0)
+        self.is_closing = True
+        while any(attempt.is_calling for attempt in list(self._attempts.values())):
+            time.sleep(IDLE_POLL_S)
 
     # --- restart and decisions --------------------------------------------------------------------------------
 
@@ -269,6 +265,25 @@ class Engine(Inspection):
     def counters(self) -> Counters:
         """Commits and syncs so far."""
         return self.store.counters
+
+
+def _watched(
+    script: Script[Outcome[Any]], attempt: AttemptState, handle: AnyTool, number: int | None
+) -> Script[Outcome[Any]]:
+    """Say what became of the call's occurrence, when its script ends, however late."""
+    decided = drifted = False
+    try:
+        outcome = yield from script
+        decided = True
+    except (Rejected, OutcomeUnavailable):
+        decided = True
+        raise
+    except ArgumentDrift:
+        drifted = True
+        raise
+    finally:
+        attempt.steps.end(handle, number, decided=decided, drifted=drifted)
+    return outcome
 
 
 def open_engine(path: str | Path, settings: Settings, *, read_only: bool, vfs: str | None = None) -> Engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, cast
 
 from intentlog.core import actions, codec
@@ -36,12 +36,13 @@ class ToolHands:
         """See `run.hands.Hands.call`."""
         if self.is_async:
             return self._call_async(action)
-        token = running.set((*running.get(), action.intent_id))
-        try:
-            args, kwargs = self._arguments(action)
-            return _begun(self._tool, VAULT.call(self._tool, action, *args, **kwargs))
-        finally:
-            running.reset(token)
+        # In a context of its own, so that whatever interrupts it the mark does not stay behind.
+        return copy_context().run(self._call_marked, action)
+
+    def _call_marked(self, action: actions.Call) -> Any:
+        running.set((*running.get(), action.intent_id))
+        args, kwargs = self._arguments(action)
+        return _begun(self._tool, VAULT.call(self._tool, action, *args, **kwargs))
 
     async def _call_async(self, action: actions.Call) -> Any:
         token = running.set((*running.get(), action.intent_id))

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
-from intentlog.core.restart import Classification, Opened
+from intentlog.core.restart import Classification
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
@@ -229,43 +229,39 @@ class Attempt:
         if self._opened is not None:
             raise LogClosed("an attempt is entered once; ask the log for another")
         deadline_s = time.monotonic() + self._wait_s
-        owner, opened = self._try()
-        while opened is None:
+        while not self._try():
             if time.monotonic() >= deadline_s:
                 raise BranchBusy(f"branch {self._branch!r} is held by a living owner")
             time.sleep(BUSY_POLL_S)
-            owner, opened = self._try()
-        self.classifications = opened.classifications
-        self._opened = AttemptState(self._branch, owner, opened.attempt)
         return self
 
-    def _try(self) -> tuple[str, Opened | None]:
-        """Try once to open the attempt; None where the branch is busy and there is time to wait."""
-        engine, driver = self._engine, self._driver
-        owner = engine.new_owner()
+    def _try(self) -> bool:
+        """Try once to open the attempt. False: the branch is busy, and there is time to wait."""
+        state = self._engine.new_attempt(self._branch)
         try:
-            return owner, driver.run(engine.opening(self._branch, owner))
+            opened = self._driver.run(self._engine.opening(self._branch, state.owner))
+            state.number = opened.attempt
+            self.classifications = opened.classifications
+            self._opened = state
         except BranchBusy:
-            engine.let_go(owner)
             if self._wait_s <= 0:
                 raise
-            return owner, None
-        except BaseException:
-            engine.let_go(owner)
-            raise
+        finally:
+            state.left = self._opened is None
+        return self._opened is not None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine, driver = self._engine, self._driver
-        state = self._state
+        state, engine, driver = self._state, self._engine, self._driver
         try:
+            state.left = True
             engine.unvisited(state, driver.run(engine.closing(state, error)))
         except IntentLogError:
             if error is None:
                 raise  # with an error on its way, that one tells more
         finally:
-            engine.leave(state)
+            state.left = True
 
 
 class Step:

@@ -33,6 +33,7 @@ from intentlog.core.actions import (
     Script,
     Wait,
 )
+from intentlog.errors import LogClosed
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty, StoreAction
 from intentlog.run.hands import Found, Hands, NoHands, hindrance, probed
@@ -60,6 +61,7 @@ class AioDriver:
         self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
         self._tails: set[asyncio.Task[None]] = set()
         self._active = 0  # scripts being driven for a caller
+        self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -73,6 +75,11 @@ class AioDriver:
             hands: the tool that it may call.
             ended: called when the script has ended, which may be after a cancelled caller has gone.
         """
+        if self._closed:
+            script.close()
+            if ended:
+                ended()
+            raise LogClosed("the log was closed")
         self._active += 1
         self._idle.clear()
         try:
@@ -111,6 +118,7 @@ class AioDriver:
 
     def close(self) -> None:
         """Let the threads go."""
+        self._closed = True
         self._callers.shutdown(wait=False)
         self._writer.shutdown(wait=False)
 

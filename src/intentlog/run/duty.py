@@ -6,7 +6,7 @@ own; a crash loses them and the program repeats the read (I5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Any
 
@@ -35,12 +35,11 @@ class Duty:
 
     Attributes:
         store: the store.
-        held: the owners (`store.owner` + "." + a number) of attempts that this process holds open or still calls for.
     """
 
-    def __init__(self, store: Store, observer: Observer) -> None:
+    def __init__(self, store: Store, observer: Observer, holds: Callable[[str], bool]) -> None:
         self.store = store
-        self.held: set[str] = set()
+        self._holds = holds  # whether an owner of this process (`store.owner` + "." + a number) holds its branch
         self._observer = observer
         self._waiting: dict[str, list[Append]] = {}
         self._lock = RLock()
@@ -109,7 +108,7 @@ class Duty:
         view = self.store.branch_view(branch)
         store, _, attempt = view.branch.owner.partition(".")
         if attempt and store == self.store.owner:
-            return view._replace(owner_lives=view.branch.owner in self.held)
+            return view._replace(owner_lives=self._holds(view.branch.owner))
         return view
 
     def _tell_contradiction(self, entry: Append, reply: Appended) -> None:

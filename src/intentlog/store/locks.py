@@ -53,8 +53,10 @@ class Locks:
             return False
         try:
             return os.path.samestat(os.fstat(self._held), self._path(self.owner).stat())
-        except OSError:
+        except FileNotFoundError:
             return False
+        except OSError:
+            return True  # it cannot be seen from here any more (dropped rights); others may see it still
 
     def lives(self, owner: str) -> bool:
         """Whether the log that this owner opened is still open, in a process that still lives."""

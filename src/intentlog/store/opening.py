@@ -40,7 +40,7 @@ def identity_of(path: Path) -> Identity | None:
     """Which file it is, whatever its name; None if it is not there."""
     try:
         found = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
 
@@ -247,8 +247,10 @@ def check_format(connection: Connection, path: Path) -> bool:
         FormatTooNew: a newer intentlog wrote it.
     """
     try:
+        connection.execute("BEGIN")  # of one moment: another process may be making it a log
         application, version = connection.pragma("application_id"), connection.pragma("user_version")
         empty = connection.pragma("schema_version") == 0
+        connection.execute("ROLLBACK")
     except (apsw.NotADBError, apsw.CorruptError) as error:
         raise LogDamaged(f"{path} is not a log: {error}") from error
     if empty and application == 0:

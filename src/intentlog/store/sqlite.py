@@ -245,7 +245,11 @@ class SqliteStore(SqliteReads):
     def gone(self) -> str:
         """See `ports.Store.gone`."""
         locks = self._locks
-        if opening.identity_of(self._path) != self._identity or opening.identity_of(self._wal_path) != self._wal:
+        try:
+            found = opening.identity_of(self._path), opening.identity_of(self._wal_path)
+        except OSError:
+            return ""  # it cannot be seen from here any more (dropped rights), which does not say that it is gone
+        if found != (self._identity, self._wal):
             return "the log or its WAL was deleted or replaced while it was open"
         if locks is None or not locks.held():
             return "the lock that tells that its owner lives was deleted while the log was open"
