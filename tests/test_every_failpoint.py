@@ -49,14 +49,12 @@ def scenarios() -> list[Scenario]:
     found = [
         Scenario(f"{kind}-{ending}", (), run_effect, (mode, ending))
         for kind, mode, ending in itertools.product(CLASSES, MODES, ENDINGS)
-        if mode == "sync" or ending in ("returned", "ambiguous")
     ]
     for kind, mode in itertools.product([kind for kind in CLASSES if kind != "READ"], MODES):
         for landed in ("before_call", "before_committed"):
             killed_in_b = ((run_effect, (mode, "returned"), landed),)
             found.append(Scenario(f"{kind}-again-{landed}", killed_in_b, run_effect, (mode, "returned")))
-            if kind in ("QUERYABLE", "UNSAFE"):
-                found.append(Scenario(f"{kind}-recover-{landed}", killed_in_b, run_recover, (mode,)))
+            found.append(Scenario(f"{kind}-recover-{landed}", killed_in_b, run_recover, (mode,)))
     killed_in_b = ((run_effect, ("sync", "returned"), "before_committed"),)
     found.append(Scenario("UNSAFE-resolve", killed_in_b, run_resolve, ("sync",)))
     decided = (*killed_in_b, (run_decide_landed, ("sync",), None))
