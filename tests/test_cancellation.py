@@ -125,6 +125,20 @@ def test_cancelled_during_an_async_call() -> None:
     assert kinds(disk) == ["AttemptOpened", "Pending", "Dispatched", "CallEnded", "AttemptClosed INDETERMINATE"]
 
 
+async def cancelled_in_its_thread(log: AsyncLog, effect: Any, begun: threading.Event) -> None:
+    """Call a plain tool in an attempt, and cancel the caller while the tool's thread runs."""
+
+    async def work() -> None:
+        async with log.attempt("order") as attempt:
+            await attempt.call(effect)
+
+    task = asyncio.create_task(work())
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_cancelled_while_a_plain_tool_runs_in_its_thread() -> None:
     """The caller goes at once; the branch stays busy; the thread's late outcome is recorded (field case 11)."""
     disk, begun, go_on = MemoryDisk(), threading.Event(), threading.Event()
@@ -137,16 +151,7 @@ def test_cancelled_while_a_plain_tool_runs_in_its_thread() -> None:
 
     async def main() -> None:
         async with AsyncLog(lambda: engine(MemoryStore(disk, FakeClock()))) as log:
-
-            async def work() -> None:
-                async with log.attempt("order") as attempt:
-                    await attempt.call(effect)
-
-            task = asyncio.create_task(work())
-            await asyncio.to_thread(begun.wait, 10)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled_in_its_thread(log, effect, begun)
             (intent,) = await log.open_intents()
             assert not intent.in_doubt, "it is still being called"
             assert await log.recover() == []
@@ -178,16 +183,7 @@ def test_a_log_waits_for_the_threads_of_cancelled_callers() -> None:
 
     async def main() -> None:
         async with AsyncLog(lambda: engine(MemoryStore(disk, FakeClock()))) as log:
-
-            async def work() -> None:
-                async with log.attempt("order") as attempt:
-                    await attempt.call(effect)
-
-            task = asyncio.create_task(work())
-            await asyncio.to_thread(begun.wait, 10)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancelled_in_its_thread(log, effect, begun)
             asyncio.get_running_loop().call_later(0.05, go_on.set)
 
     asyncio.run(main())

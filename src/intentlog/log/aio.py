@@ -240,7 +240,6 @@ class AsyncAttempt:
     ) -> None:
         state, engine, driver = self._state, self._engine, self._driver
         try:
-            state.left = True
             end = await driver.run(engine.closing(state, error))
             await driver.store(engine.unvisited, state, end)
         except IntentLogError:

@@ -321,7 +321,8 @@ def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Optio
 
 def known_tool(name: str) -> AnyTool | None:
     """The tool of this name that this program has; None if there is none, or more than one."""
-    found = [handle for (of_name, _, _), handle in list(_KNOWN.items()) if of_name == name]
+    handles = (ref() for ref in _KNOWN.valuerefs())  # a list of its own: other threads may declare tools meanwhile
+    found = [handle for handle in handles if handle is not None and handle.name == name]
     return found[0] if len(found) == 1 else None
 
 

@@ -13,7 +13,7 @@ from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -59,7 +59,8 @@ class AttemptState:
         owner: who it is in the branch's row.
         number: the attempt, from 1; 0 until it is open.
         steps: how its calls are named.
-        left: whether its block was left.
+        is_open: whether it may begin calls.
+        left: whether it was closed, or nobody will close it any more.
         visited: the steps that it came by.
         secrets: what is to be masked in an error that its close keeps.
     """
@@ -69,19 +70,21 @@ class AttemptState:
         self.owner = owner
         self.number = 0
         self.steps = Steps()
+        self.is_open = True
         self.left = False
         self.visited: set[str] = set()
         self.secrets: frozenset[str] = frozenset()
-        self._scripts: WeakSet[Script[Any]] = WeakSet()
+        self._scripts: WeakValueDictionary[int, Script[Any]] = WeakValueDictionary()
 
     def watch(self, script: Script[Any]) -> None:
         """Count a call of it as running for as long as its script has begun and not ended."""
-        self._scripts.add(script)
+        self._scripts[id(script)] = script
 
     @property
     def is_calling(self) -> bool:
         """Whether a call of it still runs. Asked of the scripts themselves: a count could be left wrong by a signal."""
-        return any(getgeneratorstate(one) in (GEN_RUNNING, GEN_SUSPENDED) for one in list(self._scripts))
+        scripts = (ref() for ref in self._scripts.valuerefs())  # a list of its own: other threads add meanwhile
+        return any(one is not None and getgeneratorstate(one) in (GEN_RUNNING, GEN_SUSPENDED) for one in scripts)
 
     @property
     def lives(self) -> bool:
@@ -149,7 +152,7 @@ class Engine(Inspection):
         """Bind, encode and name a call. Whatever is wrong with it is raised here, before anything is recorded."""
         usable = _usable(handle, is_async=is_async)
         self._check_open()
-        if attempt.left:
+        if not attempt.is_open:
             raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
         attempt.secrets |= bound.secrets
@@ -188,6 +191,7 @@ class Engine(Inspection):
 
     def closing(self, attempt: AttemptState, error: BaseException | None) -> Script[End]:
         """The script that closes an attempt, left with this exception or none."""
+        attempt.is_open = False
         if error is None:
             wanted = End.COMPLETED
         elif isinstance(error, InDoubt):
@@ -215,8 +219,12 @@ class Engine(Inspection):
         """
         self.check_not_inside_a_tool()
         self.is_closing = True
-        while any(attempt.is_calling for attempt in list(self._attempts.values())):
+        while self._is_calling():
             time.sleep(IDLE_POLL_S)
+
+    def _is_calling(self) -> bool:
+        attempts = (ref() for ref in self._attempts.valuerefs())
+        return any(attempt is not None and attempt.is_calling for attempt in attempts)
 
     # --- restart and decisions --------------------------------------------------------------------------------
 

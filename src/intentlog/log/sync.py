@@ -255,7 +255,6 @@ class Attempt:
     ) -> None:
         state, engine, driver = self._state, self._engine, self._driver
         try:
-            state.left = True
             engine.unvisited(state, driver.run(engine.closing(state, error)))
         except IntentLogError:
             if error is None:

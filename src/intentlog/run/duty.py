@@ -69,14 +69,7 @@ class Duty:
             if entry.durability is Durability.EVENTUAL:
                 self._waiting.setdefault(entry.branch, []).append(entry)
                 return Deferred()
-            waiting = self._waiting.pop(entry.branch, [])
-            try:
-                reply = self._commit([*waiting, entry])[-1]
-            except BaseException as error:
-                landed = isinstance(error, Interrupted) and error.replies
-                if waiting and not landed:
-                    self._waiting[entry.branch] = waiting
-                raise
+            reply = self._write(entry.branch, entry)[-1]
         if isinstance(reply, Appended) and isinstance(entry.record, r.Committed):
             self._tell_contradiction(entry, reply)
         return reply
@@ -86,9 +79,19 @@ class Duty:
         self.store.check_process()
         with self._lock:
             for one in [branch] if branch is not None else list(self._waiting):
-                waiting = self._waiting.pop(one, [])
-                if waiting:
-                    self._commit(waiting)
+                if one in self._waiting:
+                    self._write(one)
+
+    def _write(self, branch: str, *entries: Append) -> list[Appended | Refused]:
+        """Write what waits for a branch, and these after it; if nothing was written, it waits on."""
+        waiting = self._waiting.pop(branch, [])
+        try:
+            return self._commit([*waiting, *entries])
+        except BaseException as error:
+            landed = isinstance(error, Interrupted) and error.replies
+            if waiting and not landed:
+                self._waiting[branch] = waiting
+            raise
 
     def _commit(self, entries: Sequence[Append]) -> list[Appended | Refused]:
         kinds = [type(entry.record).__name__ for entry in entries]
