@@ -157,6 +157,45 @@ def run_supply(folder: str, kind: str, mode: str, opened: Log | None = None) -> 
         log.supply(f"{BRANCH}#1/effect", "receipt", by="test", why="the witness")
 
 
+def run_renew(folder: str, kind: str, mode: str) -> None:
+    """Decide that it shall happen once more."""
+    del kind
+    decision = {"by": "test", "why": "wanted again"}
+    run_decision(folder, mode, lambda log: log.renew(f"{BRANCH}#1/effect", **decision))
+
+
+def run_cancel(folder: str, kind: str, mode: str) -> None:
+    """Ask that the branch send nothing more."""
+    del kind
+    run_decision(folder, mode, lambda log: log.cancel(BRANCH, by="test", why="not wanted"))
+
+
+def run_event(folder: str, kind: str, mode: str) -> None:
+    """Add two events: one that waits, and one that takes it along."""
+    del kind
+
+    def noted(log: Any) -> Any:
+        if mode == "sync":
+            log.append(BRANCH, "planned", {"step": 1})
+        return log.append(BRANCH, "approved", {"by": "ada"}, durability=Durability.IMMEDIATE)
+
+    run_decision(folder, mode, noted)
+
+
+def run_decision(folder: str, mode: str, decide: Callable[[Any], Any]) -> None:
+    """Open the log and let this be decided, on either face."""
+    if mode == "sync":
+        with Log.open(Path(folder, "log.db")) as log:
+            decide(log)
+        return
+
+    async def main() -> None:
+        async with AsyncLog.open(Path(folder, "log.db")) as log:
+            await decide(log)
+
+    asyncio.run(main())
+
+
 def two_records_only() -> None:
     """The control: a protocol without Dispatched. It goes on as if it had been written."""
     whole = Duty.append

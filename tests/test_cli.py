@@ -23,7 +23,7 @@ import apsw
 import pytest
 
 MODULE = [sys.executable, "-m", "intentlog"]
-COMMANDS = ["demo", "recover", "resolve", "show", "status", "supply", "verify"]
+COMMANDS = ["cancel", "demo", "recover", "renew", "resolve", "show", "status", "supply", "tail", "verify"]
 DECISION = ("--by", "ann", "--why", "read the statement")
 ERROR_KEYS = ["error", "message", "intent_id", "effect_ran", "remedy"]
 
@@ -312,7 +312,7 @@ def test_show_tells_a_branch_in_order(bench, doubts):
 def test_show_as_json_has_whole_records(bench, doubts):
     """`show --json` prints every record with all its fields, and its payload as it was."""
     document = bench("show", doubts, "b-done", "--json").document
-    assert [list(entry) for entry in document] == [["seq", "kind", "at", "record", "payload"]] * 5
+    assert [list(entry) for entry in document] == [["seq", "kind", "at", "record", "payload", "branch"]] * 5
     pending = document[1]
     assert pending["payload"] == {"cents": 1999, "order": "\x1b[31mb-done"}
     assert (pending["record"]["step"], pending["record"]["generation"]) == ("charge", 1)

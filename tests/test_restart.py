@@ -112,6 +112,7 @@ def test_a_tool_that_returns_none_needs_no_value(quick_folder: Path) -> None:
         log.resolve("order-1042#1/effect", Applied(), by="ada", why="in the outbox")
         with log.attempt(BRANCH) as attempt:
             assert attempt.perform(mail, 1999).replayed
+    with Log.open(quick_folder / "log.db") as log:
         with pytest.raises(OutcomeUnavailable) as caught, log.attempt(BRANCH) as attempt:
             attempt.call(charge, 1999)
         assert caught.value.effect_ran == "yes"

@@ -37,16 +37,19 @@ from intentlog.errors import (
 )
 from intentlog.log.aio import AsyncAttempt, AsyncLog, AsyncStep
 from intentlog.log.declare import AsyncTool, Tool, tool
+from intentlog.log.sealing import Codec
 from intentlog.log.sync import Attempt, Log, Step
 from intentlog.log.values import (
     Applied,
     Call,
+    Cancelled,
     Entry,
     NotApplied,
     OpenIntent,
     Problem,
     Report,
     Retry,
+    Sealed,
     Secret,
     Settings,
     Unfinished,
@@ -72,7 +75,9 @@ __all__ = [
     "BranchBusy",
     "BranchPruned",
     "Call",
+    "Cancelled",
     "Classification",
+    "Codec",
     "Durability",
     "Effect",
     "End",
@@ -101,6 +106,7 @@ __all__ = [
     "Report",
     "Resolution",
     "Retry",
+    "Sealed",
     "Secret",
     "Settings",
     "StaleDecision",

@@ -99,8 +99,12 @@ class Store(Protocol):
         """One record by its place."""
         ...
 
-    def history(self, branch: str | None) -> Iterator[Stored]:
-        """The records of one branch, or of all, oldest first, streamed from one snapshot."""
+    def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
+        """The records of one branch, or of all, oldest first, streamed; only those after the place `after`."""
+        ...
+
+    def newest_seq(self) -> int:
+        """The place of the newest record; 0 if there is none."""
         ...
 
     def integrity(self) -> list[str]:

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from intentlog.core import records as r
 from intentlog.core.actions import Append, Appended, Call, IntentId, Interrupted, Probe
+from intentlog.core.decisions import resolve
 from intentlog.core.effects import Declaration
 from intentlog.core.lifecycle import perform
 from intentlog.core.machine import Reason
 from intentlog.core.records import Answer, End, Resolution, Settlement
 from intentlog.core.replay import replay
-from intentlog.core.restart import close_attempt, known_intent, open_attempt, recover_branch, resolve
+from intentlog.core.restart import close_attempt, known_intent, open_attempt, recover_branch
 from intentlog.core.settling import known
 from intentlog.errors import BranchBusy, Fenced, InDoubt, NotInDoubt, StaleDecision, UnknownIntent
 

@@ -231,9 +231,13 @@ def test_late_outcomes_contradict_or_not(fate: Fate, late: OutcomeKind) -> None:
 
 
 def test_a_contradiction_stays_known() -> None:
-    """Once loud, always loud: later records do not hide it."""
-    world = build(f"{ONCE}, not_sent 1.1, returned 1.1, returned 1.1, renewed 1")
-    assert world.operation().contradicts
+    """Loud until a person has said what it came to: that it is done, or that it shall happen once more."""
+    contradiction = f"{ONCE}, not_sent 1.1, returned 1.1, returned 1.1"
+    assert build(f"{contradiction}, open, note").operation().contradicts
+    for decision in ("applied 1", "renewed 1"):
+        assert not build(f"{contradiction}, {decision}").operation().contradicts
+    assert build(f"{contradiction}, applied 1").operation().verdict is Verdict.DONE, "what is done stays done (I3)"
+    assert build(f"{contradiction}, applied 1, returned 1.1").operation().contradicts, "and the next one is heard"
 
 
 def value_seq(text: str) -> int | None:

@@ -114,7 +114,8 @@ def test_other_arguments_are_an_error(player: Player) -> None:
         found = player.raises(ArgumentDrift, **change)
         assert found.effect_ran == "yes"
     player.store.append([Append(BRANCH, r.Renewed(attempt=1, step="charge", by="ann", why="again"))])
-    player.raises(ArgumentDrift, digest="1:ff")
+    assert player.performs("paid", digest="1:ff").replayed is False, "a renewed operation is another one"
+    assert player.raises(ArgumentDrift).effect_ran == "yes"
 
 
 def test_values_that_cannot_be_kept_or_read(player: Player) -> None:
@@ -129,7 +130,7 @@ def test_values_that_cannot_be_kept_or_read(player: Player) -> None:
 
     other = Player().opens()
     assert other.performs("paid", decode=unfit).value == "paid", "what will not be read back is handed out as it came"
-    assert "does not fit" in str(other.raises(OutcomeUnavailable, decode=unfit))
+    assert "cannot be read as the tool's type" in str(other.raises(OutcomeUnavailable, decode=unfit))
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------

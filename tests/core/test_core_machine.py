@@ -25,7 +25,7 @@ CallEnded                      -    -       =          -         -         -
 Suspended                      -    -       S          -         -         -
 ProbeAnswered                  -    -       =          -         -         -
 Settled(NEVER_SENT)            -    X       -          -         -         -
-Settled(APPLIED or NOT_APPLIED) -   -       X          -         -         -
+Settled(APPLIED or NOT_APPLIED) -   -       X          =         =         =
 Settled(SUPERSEDED)            -    -       X          -         -         -
 Classified                     -    =       =          -         -         -
 Renewed                        -    -       -          -         =         =
@@ -74,6 +74,9 @@ ADMITTED = {
     (Event.COMMITTED, "SETTLED"): (f"{_D}, ended 1.1, not_applied 1", "returned 1.1"),
     (Event.PROBE_ANSWERED, "DISPATCHED"): (f"{_D}, ended 1.1", "probed 1.1"),
     (Event.ANSWERED, "DISPATCHED"): (f"{_D}, ended 1.1", "applied 1"),
+    (Event.ANSWERED, "SUSPENDED"): (f"{_D}, suspended 1.1, returned 1.1", "applied 1"),
+    (Event.ANSWERED, "COMMITTED"): (f"{_D}, not_sent 1.1, returned 1.1", "applied 1"),
+    (Event.ANSWERED, "SETTLED"): (f"{_D}, ended 1.1, not_applied 1, returned 1.1", "applied 1"),
     (Event.SUPERSEDED, "DISPATCHED"): (f"{_TWICE}, returned 2.2", "superseded 1"),
     (Event.CLASSIFIED, "PENDING"): ("open, pending 1, open", "classified 1"),
     (Event.CLASSIFIED, "DISPATCHED"): (f"{_D}, open", "classified 1"),
@@ -207,7 +210,26 @@ def read_cases() -> Iterator[Case]:
         yield Case(Event[event], state, guard, Reason(reason), history, record, beside, (twin or [record])[0])
 
 
-CASES = [*_pending_cases(), *read_cases()]
+def _confirmed_cases() -> Iterator[Case]:
+    """A contradiction, and nothing else that is closed, is confirmed: by a person, as done, having seen it all."""
+    late = {
+        "SUSPENDED": (f"{_D}, suspended 1.1", "returned 1.1"),
+        "COMMITTED": (f"{_D}, not_sent 1.1", "returned 1.1"),
+        "SETTLED": (f"{_D}, ended 1.1, not_applied 1", "returned 1.1"),
+    }
+    for state, (history, contradiction) in late.items():
+        cell, shown = (Event.ANSWERED, state), f"{history}, {contradiction}"
+        none, confirmed = Reason.NOT_IN_DOUBT, f"{shown}, applied 1"
+        yield Case(*cell, "contradicting", none, f"{history}, note", "applied 1", shown, "applied 1")
+        yield Case(*cell, "contradicting", none, confirmed, "applied 1", shown, "applied 1")
+        beside = f"{history}, open, pending 2, dispatched 2.2, {contradiction}"
+        yield Case(*cell, "contradicting", none, beside, "applied 1", f"{beside}, ended 2.2, superseded 2", "applied 1")
+        yield Case(*cell, "confirmed_by_person", Reason.DECIDED, shown, "not_applied 1", shown, "applied 1")
+        yield Case(*cell, "confirmed_by_person", Reason.DECIDED, shown, "applied 1 probe", shown, "applied 1")
+        yield Case(*cell, "expected_seq", Reason.STALE, shown, "applied 1 stale", shown, "applied 1")
+
+
+CASES = [*_pending_cases(), *read_cases(), *_confirmed_cases()]
 
 
 def wanted_cells() -> dict[tuple[Event, str], str]:
@@ -350,13 +372,18 @@ def test_every_mutation_of_the_table_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
 # After each history, and for each record of the branch: admitted, or why not.
 BRANCH_GRID = """
-                open 1  open 2  open 3  fence 1 close 1 cancel 1 note 1
-nothing         ok      NUMBER  NUMBER  FENCED  FENCED  FENCED   ok
-open            NUMBER  ok      NUMBER  ok      ok      ok       ok
-open, cancel    NUMBER  ok      NUMBER  ok      ok      ok       ok
-open, fence     NUMBER  ok      NUMBER  FENCED  FENCED  FENCED   ok
-open, close     NUMBER  ok      NUMBER  FENCED  FENCED  FENCED   ok
-open, open      NUMBER  NUMBER  ok      FENCED  FENCED  FENCED   ok
+                                  open 1  open 2  open 3  fence 1 close 1 cancel 1 note 1
+nothing                           ok      NUMBER  NUMBER  FENCED  FENCED  FENCED   ok
+open                              NUMBER  ok      NUMBER  ok      ok      ok       ok
+open, cancel                      NUMBER  ok      NUMBER  ok      ok      ok       ok
+open, fence                       NUMBER  ok      NUMBER  FENCED  FENCED  ok       ok
+open, cancel, fence               NUMBER  ok      NUMBER  FENCED  ok      ok       ok
+open, close                       NUMBER  ok      NUMBER  FENCED  FENCED  FENCED   ok
+open, cancel, close               NUMBER  ok      NUMBER  FENCED  FENCED  FENCED   ok
+open, close INDETERMINATE         NUMBER  ok      NUMBER  FENCED  FENCED  ok       ok
+open, close INDETERMINATE, cancel NUMBER  ok      NUMBER  FENCED  FENCED  ok       ok
+open, open                        NUMBER  NUMBER  ok      FENCED  FENCED  FENCED   ok
+open, cancel, open                NUMBER  NUMBER  ok      FENCED  FENCED  FENCED   ok
 """
 
 
@@ -366,7 +393,7 @@ def check_branch_table() -> None:
     words = header.split()
     texts = [" ".join(pair) for pair in zip(words[::2], words[1::2], strict=True)]
     for line in lines:
-        history, wanted = line[:16].strip(), line[16:].split()
+        history, wanted = line[:34].strip(), line[34:].split()
         world = World() if history == "nothing" else build(history)
         for text, mark in zip(texts, wanted, strict=True):
             reply = answer(world, record_of(text, world))
@@ -375,7 +402,10 @@ def check_branch_table() -> None:
 
 
 def test_each_branch_cell() -> None:
-    """BRANCH_TABLE: attempts are numbered without a gap; only the open one is fenced, closed or cancelled."""
+    """BRANCH_TABLE: attempts are numbered without a gap; only the open one is fenced or closed.
+
+    One that has not ended for good is cancelled, fenced or not, and then closed by whoever finds its owner dead.
+    """
     assert set(machine.BRANCH_TABLE) == set(r.BranchRecord.__args__)
     check_branch_table()
 

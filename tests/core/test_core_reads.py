@@ -146,12 +146,20 @@ def test_a_step_that_was_no_read_takes_the_long_way(player: Player) -> None:
 
 
 def test_a_branch_opens_after_a_read_followed_an_open_dispatch(player: Player) -> None:
-    """Renewed and declared READ, it is dispatched, then read: a restart after that still opens the branch."""
+    """Declared READ by now, and in doubt from before: it takes the long way, and a restart still opens the branch."""
+    player.raises(InDoubt, RESET, kind="IDEMPOTENT")
+    player = player.dies("b").opens()
+    player.performs("seen", **NOW)
+    assert "Dispatched" in player.did
+    player = player.dies("c").opens()
+    assert player.attempt == 3
+
+
+def test_a_renewed_operation_is_declared_anew(player: Player) -> None:
+    """What was UNSAFE and is renewed and declared READ is read: the new operation has nothing that could be hidden."""
     player.performs("paid", kind="UNSAFE")
     player.store.append([Append(BRANCH, r.Renewed(attempt=1, step="charge", by="ann", why="again"))])
-    player = player.dies("b").opens()
-    player.raises(InDoubt, RESET, **NOW)
-    player = player.dies("c").opens()
+    player.did.clear()
     player.performs("seen", **NOW)
-    player = player.dies("d").opens()
-    assert player.attempt == 4
+    assert player.did == ["call", "RETURNED"]
+    assert player.dies("b").opens().attempt == 2

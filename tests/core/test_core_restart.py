@@ -11,10 +11,11 @@ from core_player import BRANCH, SECOND, Player, crashed
 
 from intentlog.core import records as r
 from intentlog.core.actions import Call, IntentId
+from intentlog.core.decisions import resolve
 from intentlog.core.effects import Declaration
 from intentlog.core.lifecycle import perform
 from intentlog.core.records import Answer, Resolution, Settlement, Verdict
-from intentlog.core.restart import open_attempt, resolve
+from intentlog.core.restart import open_attempt
 from intentlog.errors import (
     InDoubt,
     LogUnavailable,

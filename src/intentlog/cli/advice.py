@@ -54,8 +54,19 @@ def _of(log: str, intent_id: IntentId, seq: int, resolution: Resolution) -> Advi
 
 def of_contradiction(log: str, intent_id: IntentId) -> Advice:
     """What to do where a late outcome says other than what was settled."""
-    text = "a late outcome says other than what was settled, and both stand in the log: read them, and mend it outside"
-    return Advice(text, (command("show", log, intent_id.branch),))
+    text = (
+        "a late outcome says other than what was settled, and both stand in the log: read them, and mend it outside; "
+        "then say that it is done, or that it shall happen once more"
+    )
+    said = "--by NAME --why TEXT"
+    return Advice(
+        text,
+        (
+            command("show", log, intent_id.branch),
+            command("resolve", log, intent_id, options=f"--landed {said}"),
+            command("renew", log, intent_id, options=said),
+        ),
+    )
 
 
 def command(name: str, *places: str, options: str = "") -> str:

@@ -15,8 +15,10 @@ import typer
 
 from intentlog.errors import IntentLogError
 from intentlog.log.sync import Log
+from intentlog.log.values import Settings
 
 URL_VARIABLE = "INTENTLOG_URL"
+CODEC_VARIABLE = "INTENTLOG_CODEC"  # MODULE:NAME of the codec that seals the log's payloads
 LogArgument = Annotated[
     str | None, typer.Argument(metavar="LOG", help=f"The log's path or URL; by default ${URL_VARIABLE}.")
 ]
@@ -37,7 +39,7 @@ class UnknownBranch(IntentLogError):
 
 
 class ImportFailed(IntentLogError):
-    """A module that `recover --import` names cannot be imported. The log was not touched."""
+    """A module that the command line or the environment names cannot be imported. The log was not touched."""
 
     code = "import_failed"
 
@@ -65,6 +67,28 @@ def place_and(log: str | None, other: str | None, name: str) -> tuple[str, str]:
     if other is None:
         raise Usage(f"missing {name}" if log else f"missing LOG and {name}")
     return place_of(log), other
+
+
+def opened_log(place: str, *, read_only: bool = False) -> Log:
+    """The log, opened with the codec that the environment names, so that payloads are read and written as they are.
+
+    Raises:
+        ImportFailed: there is no such codec. And what `Log.open` raises.
+    """
+    name = os.environ.get(CODEC_VARIABLE)
+    return Log.open(place, settings=Settings(codec=_codec_of(name) if name else None), read_only=read_only)
+
+
+def _codec_of(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    with stdout_kept_clean():
+        import_modules([module])
+    try:
+        return getattr(sys.modules[module], attribute)
+    except AttributeError as error:
+        raise ImportFailed(
+            f"${CODEC_VARIABLE}={name!r}: there is no such codec", remedy="its form is MODULE:NAME."
+        ) from error
 
 
 def check_is_log(place: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from intentlog.cli.arguments import (
     check_is_log,
     check_text,
     import_modules,
+    opened_log,
     outcome_of,
     place_and,
     place_of,
@@ -25,10 +27,11 @@ from intentlog.cli.arguments import (
 )
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Settled
-from intentlog.log.engine import parse_intent
+from intentlog.log.deciding import parse_intent
 from intentlog.log.sync import Log
 from intentlog.log.values import Applied, NotApplied
 
+FOLLOW_POLL_S = 0.25
 FINE, ERROR, USAGE, IN_DOUBT, DAMAGED = range(5)
 EXIT_CODES = "0 fine, 1 error, 2 usage, 3 intents in doubt or outcomes that contradict, 4 damage found"
 
@@ -78,7 +81,7 @@ def status(log: LogArgument = None, *, as_json: AsJson = False) -> int:
     Exits with 3 if anything is in doubt, or outcomes contradict.
     """
     place = place_of(log)
-    with Log.open(place, read_only=True) as opened:
+    with opened_log(place, read_only=True) as opened:
         intents, contradictions, unfinished = opened.open_intents(), opened.contradictions(), opened.unfinished()
     todo = [(one.intent_id, advice.of_open(place, one)) for one in intents]
     todo += [(one, advice.of_contradiction(place, one)) for one in contradictions]
@@ -98,7 +101,7 @@ def show(
 ) -> int:
     """Print the history of a branch: every record, oldest first, with arguments and values."""
     place, name = place_and(log, branch, "BRANCH")
-    with Log.open(place, read_only=True) as opened:
+    with opened_log(place, read_only=True) as opened:
         entries = list(opened.history(name))
     if not entries:
         raise UnknownBranch(f"the log has no branch {name!r}")
@@ -106,6 +109,36 @@ def show(
         render.print_json(entries)
     else:
         report.branch(name, entries)
+    return FINE
+
+
+@app.command(epilog="Example: intentlog tail orders.db --follow")
+def tail(
+    log: LogArgument = None,
+    *,
+    count: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=0, help="How many of the newest.")] = 10,
+    after: Annotated[int | None, typer.Option(metavar="SEQ", min=0, help="All that stand after this record.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is appended, until it is interrupted.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; with --follow, one record to a line.")
+    ] = False,
+) -> int:
+    """Print the newest records of the whole log, oldest first."""
+    place = place_of(log)
+    with opened_log(place, read_only=True) as opened:
+        entries = opened.tail(count, after=after)
+        if as_json and not follow:
+            render.print_json(entries)
+            return FINE
+        report.tail(entries, as_json=as_json)
+        while follow:
+            seen = entries[-1].seq if entries else after or 0
+            time.sleep(FOLLOW_POLL_S)
+            newer = opened.tail(after=seen)
+            report.tail(newer, as_json=as_json)
+            entries = newer or entries
     return FINE
 
 
@@ -127,7 +160,7 @@ def recover(
     check_is_log(place)
     with stdout_kept_clean():
         import_modules(modules or [])
-        with Log.open(place) as opened:
+        with opened_log(place) as opened:
             found = opened.recover()
     if as_json:
         render.print_json(found)
@@ -166,7 +199,7 @@ def resolve(  # noqa: PLR0913 - a decision names what it decides
     happened: Applied[Any] = Applied() if outcome is None else Applied(outcome_of(outcome))
     intent_id = parse_intent(text)
     check_is_log(place)
-    with Log.open(place) as opened:
+    with opened_log(place) as opened:
         opened.resolve(intent_id, happened if landed else NotApplied(), by=by, why=why, expect_seq=expect_seq)
         seq, record = _newest_decision(opened, intent_id)
         doubts = sum(one.in_doubt for one in opened.open_intents())
@@ -194,16 +227,62 @@ def supply(
         check_text(name, given)
     value, intent_id = outcome_of(outcome), parse_intent(text)
     check_is_log(place)
-    with Log.open(place) as opened:
+    with opened_log(place) as opened:
         opened.supply(intent_id, value, by=by, why=why)
     render.print_line(render.console(), f"recorded: the value of {intent_id}, by {by}: {why}")
     return FINE
 
 
+@app.command(epilog="Example: intentlog renew orders.db 'order-1042#1/charge' --by ann --why 'refunded, charge anew'")
+def renew(
+    log: LogArgument = None,
+    intent: Annotated[str | None, typer.Argument(metavar="INTENT", help="The intent: BRANCH#ATTEMPT/STEP.")] = None,
+    *,
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who decides.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="On what grounds.")],
+) -> int:
+    """Decide that an effect shall happen once more: the next call of its step is a new one, with a key of its own."""
+    place, text = place_and(log, intent, "INTENT")
+    for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
+        check_text(name, given)
+    intent_id = parse_intent(text)
+    check_is_log(place)
+    with opened_log(place) as opened:
+        opened.renew(intent_id, by=by, why=why)
+    out = render.console()
+    render.print_line(out, f"recorded: {intent_id} shall happen once more, by {by}: {why}")
+    render.print_line(out, "next: run the program again: it calls this step")
+    return FINE
+
+
+@app.command(epilog="Example: intentlog cancel orders.db order-1042 --by ann --why 'the customer withdrew'")
+def cancel(
+    log: LogArgument = None,
+    branch: Annotated[str | None, typer.Argument(metavar="BRANCH", help="The branch.")] = None,
+    *,
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who decides.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="On what grounds.")],
+    as_json: AsJson = False,
+) -> int:
+    """Ask that a branch send nothing more. Its running call is not ended. Exits with 3 while something is in doubt."""
+    place, name = place_and(log, branch, "BRANCH")
+    for option, given in (("BRANCH", name), ("--by", by), ("--why", why)):
+        check_text(option, given)
+    check_is_log(place)
+    with opened_log(place) as opened:
+        done = opened.cancel(name, by=by, why=why)
+    if as_json:
+        render.print_json({"branch": name} | render.plain(done))
+    else:
+        todo = [(one.intent_id, advice.of_open(place, one)) for one in done.open_intents]
+        report.cancelled(name, done, todo)
+    return IN_DOUBT if any(one.in_doubt for one in done.open_intents) else FINE
+
+
 @app.command(epilog="Example: intentlog verify orders.db")
 def verify(log: LogArgument = None, *, as_json: AsJson = False) -> int:
     """Hold the whole log against its digests, its rules and its invariants. Exits with 4 if damage was found."""
-    with render.at_work("verifying"), Log.open(place_of(log), read_only=True) as opened:
+    with render.at_work("verifying"), opened_log(place_of(log), read_only=True) as opened:
         found = opened.verify()
     if as_json:
         render.print_json({"ok": found.ok} | render.plain(found))

@@ -86,15 +86,15 @@ def print_line(out: Console, text: str, *, style: str = "") -> None:
     out.print(Text(visible(text), style=style), soft_wrap=True)
 
 
-def print_json(document: object) -> None:
-    """Print one JSON document and nothing else."""
+def print_json(document: object, *, indent: int | None = 2) -> None:
+    """Print one JSON document and nothing else; on one line, if it is not indented."""
     # DEL is the one control character that ASCII JSON leaves as it is.
-    sys.stdout.write(compact(document, indent=2).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.write(json.dumps(plain(document), indent=indent).replace("\x7f", "\\u007f") + "\n")
 
 
-def compact(document: object, *, indent: int | None = None) -> str:
-    """A value as JSON, on one line unless indented."""
-    return json.dumps(plain(document), indent=indent, ensure_ascii=indent is not None)
+def compact(document: object) -> str:
+    """A value as JSON, on one line."""
+    return json.dumps(plain(document), ensure_ascii=False)
 
 
 def plain(value: object) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from intentlog.cli.history import what
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Settled, Settlement
 from intentlog.core.restart import Classification
-from intentlog.log.values import Entry, OpenIntent, Report, Unfinished
+from intentlog.log.values import Cancelled, Entry, OpenIntent, Report, Unfinished
 
 Todo = Sequence[tuple[IntentId, Advice]]
 
@@ -56,6 +57,27 @@ def branch(name: str, entries: Sequence[Entry]) -> None:
         if entry.payload is not None:
             line += f"  {render.value_text(out, entry.payload, beside=len(line) + 2)}"
         render.print_line(out, line)
+
+
+def tail(entries: Sequence[Entry], *, as_json: bool) -> None:
+    """Print records of the whole log, each on a line of its own, at once: somebody may be following."""
+    out = render.console()
+    for entry in entries:
+        if as_json:
+            render.print_json(entry, indent=None)
+            continue
+        line = f"{entry.seq}  {render.timestamp(entry.at)}  {entry.branch}  {entry.kind}  {what(entry.record)}"
+        if entry.payload is not None:
+            line += f"  {render.value_text(out, entry.payload, beside=len(line) + 2)}"
+        render.print_line(out, line)
+    sys.stdout.flush()
+
+
+def cancelled(name: str, done: Cancelled, todo: Todo) -> None:
+    """Print what a cancellation came to."""
+    out = render.console()
+    render.print_line(out, f"recorded: {name} sends nothing more; as the records have it, it is {done.verdict}")
+    _next(out, todo)
 
 
 def recovered(found: Sequence[Classification], todo: Todo) -> None:

@@ -241,7 +241,7 @@ class Plan(NamedTuple):
         salt: the log's secret, for the request id.
         tool: the tool's name.
         declaration: the tool's present declaration.
-        arguments: the arguments to be stored, encoded.
+        arguments: the arguments to be stored, encoded and sealed.
         digest: over the arguments as passed.
         kind_of: what an error of this tool proves.
         describe: an error as evidence, secrets masked.
@@ -252,6 +252,7 @@ class Plan(NamedTuple):
         retry_backoff_ns: the wait before the first repeat; it doubles with each.
         read_durability: of a READ's record.
         death_is_certain: whether the store knows a dead owner for dead (a lock), or only believes it (a lease).
+        opened: a stored payload as it was before it was sealed; raises ValueError.
     """
 
     log: str
@@ -270,6 +271,7 @@ class Plan(NamedTuple):
     retry_backoff_ns: int
     read_durability: Durability
     death_is_certain: bool
+    opened: Callable[[bytes], bytes] = bytes
 
 
 class Outcome(NamedTuple, Generic[ResultT]):

@@ -114,6 +114,9 @@ def drift(plan: Plan, operation: Operation, recorded: bytes | None) -> errors.Ar
     if plan.tool != operation.tool:
         what = f"the step was recorded for tool {operation.tool!r}, it is called with {plan.tool!r}"
     else:
-        names = different_names(recorded, plan.arguments)
+        try:
+            names = different_names(plan.opened(recorded or b""), plan.opened(plan.arguments))
+        except ValueError:
+            names = []  # sealed, and not to be opened here
         what = f"the step was recorded with other arguments{': ' + ', '.join(names) + ' differ' if names else ''}"
     return errors.ArgumentDrift(what, intent_id=plan.intent_id, effect_ran=operation.effect_ran)

@@ -6,8 +6,9 @@ Payload   beside the record: arguments (an object, name -> value, of an operatio
 Chain     BLAKE2b-128 over the branch's previous chain value (empty for its first record), then the numbers, boot id,
           branch, record, payload, each preceded by its length (8 bytes, big endian); an absent payload has length
           2^64 - 1. The numbers are seq, wall clock (ns) and boot clock (ns), decimal, with a space between.
+          A user's codec may seal it: then one zero byte, which no JSON begins with, and what the codec made of it.
 Digest    "1:" and BLAKE2b-128, hex, over the deterministic JSON of the arguments as passed, `Secret` and `Volatile`
-          ones left out.
+          ones left out. "2:": the same, keyed by the user's codec.
 Request   BLAKE2b-128 keyed with the log's secret salt over branch, NUL, step, NUL, generation; written as a UUID of
 id        version 8 (RFC 9562). Equal for every attempt, unguessable without the salt.
 State     the folded branch and operation rows: MessagePack arrays of `state.Branch`, `state.Operation`. Not truth:
@@ -61,9 +62,9 @@ def chain(previous: bytes, seq: int, branch: str, at: Instant, record: bytes, pa
     return digest.digest()
 
 
-def arguments_digest(arguments: bytes) -> str:
-    """The digest of encoded arguments, with its version."""
-    return "1:" + blake2b(arguments, digest_size=16).hexdigest()
+def arguments_digest(arguments: bytes, key: bytes = b"") -> str:
+    """The digest of encoded arguments, with its version; keyed, if a codec that seals them brings a key."""
+    return ("2:" if key else "1:") + blake2b(arguments, key=key, digest_size=16).hexdigest()
 
 
 def different_names(recorded: bytes | None, present: bytes) -> list[str]:

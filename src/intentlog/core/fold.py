@@ -80,11 +80,11 @@ def operation(
         case r.ProbeAnswered():
             now = replace(now, last_answer=record.answer)
         case r.Settled():
-            now = _settled(now, record, to or State.SETTLED, seq)
+            now = _settled(now, record, to, seq)
         case r.Classified():
             return (_with_classification(now, record),)
         case r.Renewed():
-            return replace(now, renewed=True), _next_generation(now, seq)
+            return replace(now, renewed=True, contradicts=False), _next_generation(now, seq)
         case r.Supplied():
             return (replace(now, decided=now.decided and replace(now.decided, value_seq=seq)),)
     return (_moved(now, record, to),)
@@ -140,8 +140,10 @@ def _outcome(now: Operation, record: r.Committed, seq: int) -> Operation:
     return _decide(now, Decided(fate, seq, None if record.value_missing else seq))
 
 
-def _settled(now: Operation, record: r.Settled, to: State, seq: int) -> Operation:
+def _settled(now: Operation, record: r.Settled, to: State | None, seq: int) -> Operation:
     """APPLIED and NOT_APPLIED speak for the whole operation: they close every open dispatch."""
+    if to is None:
+        return replace(now, contradicts=False)  # nothing was open: a person has looked at both outcomes
     if record.settlement is r.Settlement.NEVER_SENT:
         return now
     fate = Fate(record.settlement)

@@ -236,6 +236,18 @@ def valueless(s: Situation) -> Refusal | None:
     return None if missing else Refusal(Reason.NO_TRANSITION, "it has a value, or none is due")
 
 
+def contradicting(s: Situation) -> Refusal | None:
+    """A late outcome says other than what was taken for true, and nothing is in doubt beside it."""
+    shown = s.operation is not None and s.operation.contradicts and not s.operation.open_dispatches
+    return None if shown else Refusal(Reason.NOT_IN_DOUBT, "nothing of it is in doubt, and nothing contradicts")
+
+
+def confirmed_by_person(s: Situation) -> Refusal | None:
+    """A contradiction is closed by a person who says that it is done; what shall happen once more is renewed (I3)."""
+    ok = isinstance(s.record, r.Settled) and s.record.settlement is r.Settlement.APPLIED and s.record.by != PROBE
+    return None if ok else Refusal(Reason.DECIDED, "it is done; if it shall happen once more, renew it")
+
+
 def next_attempt(s: Situation) -> Refusal | None:
     """Attempts are numbered without a gap; who comes second meets a raised number."""
     wanted = s.branch.attempt + 1
@@ -246,6 +258,18 @@ def open_attempt(s: Situation) -> Refusal | None:
     """The branch's current attempt, and open; being cancelled does not matter."""
     ok = s.record.attempt == s.branch.attempt and s.branch.is_open
     return None if ok else Refusal(Reason.FENCED, _past(s))
+
+
+def unclosed(s: Situation) -> Refusal | None:
+    """The branch's newest attempt, which has not ended for good: one that is fenced or INDETERMINATE could go on."""
+    ok = s.record.attempt == s.branch.attempt and s.branch.attempt > 0 and s.branch.end in (None, r.End.INDETERMINATE)
+    return None if ok else Refusal(Reason.FENCED, _past(s))
+
+
+def closable(s: Situation) -> Refusal | None:
+    """An open attempt; or one that was cancelled and whose owner is dead, so that a restart fenced it."""
+    fenced_and_cancelled = s.record.attempt == s.branch.attempt and s.branch.cancelled and s.branch.end is None
+    return None if fenced_and_cancelled else open_attempt(s)
 
 
 def _past(s: Situation) -> str:
@@ -272,6 +296,7 @@ _LATE = Rule(None, (known_dispatch,))
 _CLASSIFIED = Rule(None, (sendable_no_more,))
 _RENEWED = Rule(None, (current_generation, closed))
 _SUPPLIED = Rule(None, (valueless,))
+_CONFIRMED = Rule(None, (contradicting, confirmed_by_person, expected_seq))
 
 # An intent leaves DISPATCHED only when none of its dispatches is open: an outcome speaks for its own dispatch alone.
 TABLE: dict[Event, dict[State, Rule]] = {
@@ -283,7 +308,12 @@ TABLE: dict[Event, dict[State, Rule]] = {
     Event.SUSPENDED: {_D: Rule(_S, (known_dispatch, being_called))},
     Event.PROBE_ANSWERED: {_D: Rule(None, (known_dispatch, doubtful, nobody_calling, expected_seq))},
     Event.NEVER_SENT: {_P: Rule(_X, (sendable_no_more,))},
-    Event.ANSWERED: {_D: Rule(_X, (doubtful, nobody_calling, may_settle, expected_seq))},
+    Event.ANSWERED: {
+        _D: Rule(_X, (doubtful, nobody_calling, may_settle, expected_seq)),
+        _C: _CONFIRMED,
+        _X: _CONFIRMED,
+        _S: _CONFIRMED,
+    },
     Event.SUPERSEDED: {_D: Rule(_X, (returned,))},
     Event.CLASSIFIED: {_P: _CLASSIFIED, _D: _CLASSIFIED},
     Event.RENEWED: {_C: _RENEWED, _X: _RENEWED},
@@ -293,8 +323,8 @@ TABLE: dict[Event, dict[State, Rule]] = {
 BRANCH_TABLE: dict[type[r.BranchRecord], tuple[Guard, ...]] = {
     r.AttemptOpened: (next_attempt,),
     r.AttemptFenced: (open_attempt,),
-    r.AttemptClosed: (open_attempt,),
-    r.CancelRequested: (open_attempt,),
+    r.AttemptClosed: (closable,),
+    r.CancelRequested: (unclosed,),
     r.ApplicationEvent: (),
 }
 

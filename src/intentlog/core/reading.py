@@ -31,7 +31,7 @@ from intentlog.core.state import Operation
 
 def is_read(operation: Operation | None) -> bool:
     """Whether the operation goes by a READ's single record."""
-    if operation is None:
+    if operation is None or not operation.intents:
         return True
     touched = operation.dispatches or operation.is_open  # it was declared otherwise once, and that may have been sent
     return operation.declaration.kind is EffectKind.READ and not touched

@@ -30,7 +30,7 @@ def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
         value = plan.decode(payload)
     except ValueError as unfit:
         raise OutcomeUnavailable(
-            f"it is done, but its recorded value does not fit the tool's type: {unfit}",
+            f"it is done, but its recorded value cannot be read as the tool's type: {unfit}",
             intent_id=intent,
             remedy="let the tool's type read the recorded value again: intentlog show has it.",
         ) from unfit
@@ -43,7 +43,9 @@ def check_same_call(plan: Plan, operation: Operation | None) -> Script[None]:
     Raises:
         ArgumentDrift: it names what differs.
     """
-    if operation is None or (plan.tool, plan.digest) == (operation.tool, operation.digest):
+    if operation is None or not operation.intents:
+        return  # a renewed operation is a new one: its first call says what it is
+    if (plan.tool, plan.digest) == (operation.tool, operation.digest):
         return
     recorded = None if operation.declaration.kind is EffectKind.READ else (yield Fetch(operation.first_seq))
     raise answers.drift(plan, operation, recorded)

@@ -1,4 +1,4 @@
-"""Opening, closing and recovering a branch, and a person's decision: the same four steps wherever a restart begins.
+"""Opening, closing and recovering a branch: the same four steps wherever a restart begins.
 
 (1) refuse while a living owner holds the branch; (2) raise the fence; (3) in a read begun after the fence is durable,
 take every open intent; (4) append what is concluded of each (I2, I9).
@@ -13,11 +13,11 @@ from intentlog.core import records as r
 from intentlog.core import recovery
 from intentlog.core.actions import Append, Appended, BranchView, IntentId, Load, LoadBranch, Refused, Script, View
 from intentlog.core.effects import Declaration, stricter
-from intentlog.core.machine import RESERVED, RESTART, Reason
-from intentlog.core.records import End, IntentState, Resolution, Settlement, Verdict
+from intentlog.core.machine import RESTART
+from intentlog.core.records import End, IntentState, Resolution, Verdict
 from intentlog.core.settling import ask, known, never_sent, superseded
 from intentlog.core.state import OPEN_STATES, Intent, Operation, State
-from intentlog.errors import ArgumentsNotRecordable, BranchBusy, Fenced, NotInDoubt, StaleDecision, UnknownIntent
+from intentlog.errors import BranchBusy, Fenced
 
 Present: TypeAlias = Callable[[str], Declaration | None]  # a tool's present declaration by name, if this program has it
 
@@ -60,22 +60,37 @@ def open_attempt(branch: str, owner: str, present: Present) -> Script[Opened]:
     reply: Appended | Refused = yield Append(branch, r.AttemptOpened(attempt=attempt, owner=owner))
     if isinstance(reply, Refused):
         raise BranchBusy(f"branch {branch!r} was opened by another at the same moment")
-    return Opened(attempt, (yield from _classify_open(branch, present)))
+    return Opened(attempt, (yield from classify_open(branch, present)))
 
 
 def close_attempt(branch: str, attempt: int, wanted: End, error: r.ErrorText | None) -> Script[End]:
     """Close the attempt. The records decide: with a dispatch that has no outcome it ends INDETERMINATE.
 
+    Else one that was asked to stop is CANCELLED, whichever way its owner left it.
+
     Raises:
         Fenced: a later attempt has the branch.
     """
     view: BranchView = yield LoadBranch(branch)
-    doubtful = any(operation.open_dispatches for operation in view.operations)
-    end = End.INDETERMINATE if doubtful else wanted
+    end = _end(view, wanted)
     reply: Appended | Refused = yield Append(branch, r.AttemptClosed(attempt=attempt, end=end, error=error))
     if isinstance(reply, Refused):
         raise Fenced(f"attempt {attempt} of branch {branch!r} cannot be closed: {reply.refusal.detail}")
     return end
+
+
+def close_cancelled(branch: str) -> Script[None]:
+    """Close an attempt that was cancelled and whose dead owner cannot: nobody shall run it again."""
+    view: BranchView = yield LoadBranch(branch)
+    if view.branch.cancelled and view.branch.end is None:
+        end = _end(view, End.CANCELLED)
+        yield Append(branch, r.AttemptClosed(attempt=view.branch.attempt, end=end))
+
+
+def _end(view: BranchView, wanted: End) -> End:
+    if any(operation.open_dispatches for operation in view.operations):
+        return End.INDETERMINATE
+    return End.CANCELLED if view.branch.cancelled else wanted
 
 
 def recover_branch(branch: str, present: Present, *, certain: bool) -> Script[list[Classification]]:
@@ -89,90 +104,25 @@ def recover_branch(branch: str, present: Present, *, certain: bool) -> Script[li
     view: BranchView = yield LoadBranch(branch)
     if view.busy:
         return []
-    yield from _fence(branch, view)
+    yield from fence(branch, view)
     concluded: list[Classification] = []
-    for one in (yield from _classify_open(branch, present)):
+    for one in (yield from classify_open(branch, present)):
         probed = yield from _probed(one, present, certain=certain)
         concluded.append(probed)
+    yield from close_cancelled(branch)
     return concluded
-
-
-def resolve(
-    intent: IntentId, settlement: Settlement, payload: bytes | None, by: str, why: str, expect_seq: int | None
-) -> Script[None]:
-    """Record a person's or program's decision about an intent in doubt.
-
-    Raises:
-        ArgumentsNotRecordable, UnknownIntent, NotInDoubt, StaleDecision.
-    """
-    check_person(by)
-    view: View = yield Load(intent.branch, intent.step)
-    operation = view.operation
-    if operation is None or operation.intent(intent.attempt) is None:
-        raise UnknownIntent("no such intent in the log", intent_id=intent)
-    whole: BranchView = yield LoadBranch(intent.branch)
-    if operation.verdict is not Verdict.MAY_HAVE_BEEN_SENT:
-        raise NotInDoubt(f"its verdict is {operation.verdict}", intent_id=intent, effect_ran=operation.effect_ran)
-    if whole.owner_lives and operation.calling(whole.branch.attempt):
-        raise NotInDoubt("its owner lives and may still be calling", intent_id=intent, effect_ran="unknown")
-    if expect_seq is not None and expect_seq != operation.last_seq:
-        raise StaleDecision(f"prepared at seq {expect_seq}, the operation is at {operation.last_seq}", intent_id=intent)
-    if not whole.owner_lives:
-        yield from _fence(intent.branch, whole)
-    doubtful = operation.open_dispatches[-1].attempt
-    record = r.Settled(
-        attempt=doubtful,
-        step=operation.step,
-        generation=operation.generation,
-        settlement=settlement,
-        by=by,
-        why=why,
-        expect_seq=operation.last_seq,
-        value_recorded=payload is not None,
-    )
-    reply: Appended | Refused = yield Append(intent.branch, record, payload)
-    if isinstance(reply, Refused):
-        stale = reply.refusal.reason is Reason.STALE
-        kind = StaleDecision if stale else NotInDoubt
-        raise kind(reply.refusal.detail, intent_id=intent, effect_ran="unknown")
-
-
-def supply(intent: IntentId, payload: bytes, by: str, why: str) -> Script[None]:
-    """Record the value of an operation that is done without one.
-
-    Raises:
-        ArgumentsNotRecordable, UnknownIntent, NotInDoubt.
-    """
-    check_person(by)
-    view: View = yield Load(intent.branch, intent.step)
-    operation = view.operation
-    if operation is None or operation.intent(intent.attempt) is None:
-        raise UnknownIntent("no such intent in the log", intent_id=intent)
-    newest = operation.intents[-1].attempt  # the value is the operation's; any of its intents names it
-    record = r.Supplied(attempt=newest, step=operation.step, generation=operation.generation, by=by, why=why)
-    reply: Appended | Refused = yield Append(intent.branch, record, payload)
-    if isinstance(reply, Refused):
-        raise NotInDoubt(
-            f"it needs no value: {reply.refusal.detail}", intent_id=intent, effect_ran=operation.effect_ran
-        )
-
-
-def check_person(by: str) -> None:
-    """Refuse a person's name that could be taken for one of the library's parts."""
-    if by.startswith(RESERVED):
-        raise ArgumentsNotRecordable(f"a decision by {by!r}: names that begin with {RESERVED!r} are the library's own")
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------
 
 
-def _fence(branch: str, view: BranchView) -> Script[None]:
+def fence(branch: str, view: BranchView) -> Script[None]:
     """Fence the attempt of a dead owner, once."""
     if view.branch.is_open:
         yield Append(branch, r.AttemptFenced(attempt=view.branch.attempt))
 
 
-def _classify_open(branch: str, present: Present) -> Script[list[Classification]]:
+def classify_open(branch: str, present: Present) -> Script[list[Classification]]:
     """Read every open intent of fenced attempts, and append what is concluded of each, once."""
     view: BranchView = yield LoadBranch(branch)
     concluded: list[Classification] = []

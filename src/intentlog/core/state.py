@@ -144,5 +144,6 @@ class Branch(Struct, frozen=True, array_like=True):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether its attempt was not closed, or was closed with something in doubt."""
-        return self.attempt > 0 and self.end in (None, r.End.INDETERMINATE)
+        """Whether its attempt was not closed, or was closed with something in doubt and is still wanted."""
+        doubtful = self.end is r.End.INDETERMINATE and not self.cancelled
+        return self.attempt > 0 and (self.end is None or doubtful)

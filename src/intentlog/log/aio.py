@@ -14,13 +14,13 @@ from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
+from intentlog.core.records import Durability
 from intentlog.core.restart import Classification
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
-from intentlog.log.hands import RecoveryHands
 from intentlog.log.naming import check_name
-from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
+from intentlog.log.values import Applied, Cancelled, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
 from intentlog.ports import Counters
 from intentlog.run.aio import AioDriver, until_done
 
@@ -56,7 +56,7 @@ class AsyncLog:
 
     async def recover(self) -> list[Classification]:
         """See `Log.recover`."""
-        hands = RecoveryHands(self._engine.settings.result_bytes_max)
+        hands = self._engine.recovery_hands()
         found: list[Classification] = []
         for branch in await self._driver.store(self._engine.to_recover):
             found.extend(await self._driver.run(self._engine.recovering(branch), hands))
@@ -82,11 +82,31 @@ class AsyncLog:
         self, intent_id: str, answer: Applied[Any] | NotApplied, *, by: str, why: str, expect_seq: int | None = None
     ) -> None:
         """See `Log.resolve`."""
-        await self._driver.run(self._engine.resolving(intent_id, answer, by, why, expect_seq))
+        script = await self._driver.store(self._engine.resolving, intent_id, answer, by, why, expect_seq)
+        await self._driver.run(script)
 
     async def supply(self, intent_id: str, value: object, *, by: str, why: str) -> None:
         """See `Log.supply`."""
-        await self._driver.run(self._engine.supplying(intent_id, value, by, why))
+        await self._driver.run(await self._driver.store(self._engine.supplying, intent_id, value, by, why))
+
+    async def renew(self, intent_id: str, *, by: str, why: str) -> None:
+        """See `Log.renew`."""
+        await self._driver.run(self._engine.renewing(intent_id, by, why))
+
+    async def cancel(self, branch: str, *, by: str, why: str) -> Cancelled:
+        """See `Log.cancel`. No task is cancelled by it; its next effect is refused."""
+        done = await self._driver.run(self._engine.cancelling(branch, by, why))
+        return await self._driver.store(self._engine.cancelled, branch, done)
+
+    async def append(
+        self, branch: str, kind: str, payload: object = None, *, durability: Durability = Durability.EVENTUAL
+    ) -> None:
+        """See `Log.append`."""
+        await self._driver.run(self._engine.noting(branch, kind, payload, durability))
+
+    async def tail(self, count: int = 10, *, after: int | None = None) -> list[Entry]:
+        """See `Log.tail`."""
+        return await self._driver.store(self._engine.tail, count, after)
 
     async def verify(self) -> Report:
         """See `Log.verify`."""

@@ -89,17 +89,17 @@ class Signature:
         kept = {name: value for name, value in arguments.items() if name not in hidden} if hidden else arguments
         return codec.encode_value(kept, bytes_max)
 
-    def as_recorded(self, bound: Bound, bytes_max: int) -> inspect.BoundArguments:
+    def as_recorded(self, bound: Bound) -> inspect.BoundArguments:
         """The arguments as they were recorded, whatever the tool has done to them since; hidden ones as given.
 
         Raises:
             ValueError: they do not fit the tool's types.
         """
         try:
-            if self._encode(bound.arguments.arguments, bytes_max) == bound.encoded:
+            if self._encode(bound.arguments.arguments, len(bound.encoded)) == bound.encoded:
                 return bound.arguments
         except codec.NotRecordable:
-            pass  # changed into something that cannot even be written
+            pass  # changed into something larger, or that cannot even be written
         hidden = {name: bound.arguments.arguments[name] for name in self.secret | self.volatile}
         return self.from_record(bound.encoded, hidden)
 

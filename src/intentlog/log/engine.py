@@ -12,7 +12,7 @@ from functools import partial
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from intentlog import failpoints
 from intentlog.core import codec, lifecycle, restart
 from intentlog.core.actions import IntentId, Outcome, Plan, Script
-from intentlog.core.effects import EffectKind, nanoseconds
-from intentlog.core.records import End, Settlement
+from intentlog.core.effects import nanoseconds
+from intentlog.core.records import End
 from intentlog.errors import (
     ArgumentDrift,
     ArgumentsNotRecordable,
@@ -33,15 +33,14 @@ from intentlog.errors import (
     Rejected,
     StepRequired,
     ToolMisdefined,
-    UnguardedCall,
-    UnknownIntent,
 )
-from intentlog.log.declare import VAULT, AnyTool
-from intentlog.log.hands import ToolHands, running
-from intentlog.log.inspection import Inspection, present
+from intentlog.log.deciding import Deciding
+from intentlog.log.declare import AnyTool
+from intentlog.log.hands import RecoveryHands, ToolHands, running
 from intentlog.log.secrecy import describe
 from intentlog.log.steps import Steps
-from intentlog.log.values import Applied, NotApplied, Settings
+from intentlog.log.toolbox import Toolbox
+from intentlog.log.values import Settings
 from intentlog.observe import LoggingObserver
 from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
@@ -101,7 +100,7 @@ class Prepared(NamedTuple):
     withdraw: Callable[[], None]
 
 
-class Engine(Inspection):
+class Engine(Deciding):
     """A log without a face. Safe from any thread, but for what its driver does."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock, observer: Observer) -> None:
@@ -110,6 +109,7 @@ class Engine(Inspection):
         self.clock = clock
         self.observer = observer
         self.duty = Duty(store, observer, self._holds)
+        self.tools = Toolbox()
         self.is_closing = False
         self._numbers = count(1)
         self._attempts: WeakValueDictionary[str, AttemptState] = WeakValueDictionary()
@@ -137,7 +137,7 @@ class Engine(Inspection):
 
     def opening(self, branch: str, owner: str) -> Script[restart.Opened]:
         """The script that opens the branch's next attempt."""
-        return restart.open_attempt(branch, owner, present)
+        return restart.open_attempt(branch, owner, self.tools.declaration_of)
 
     def prepare(
         self,
@@ -150,11 +150,16 @@ class Engine(Inspection):
         is_async: bool,
     ) -> Prepared:
         """Bind, encode and name a call. Whatever is wrong with it is raised here, before anything is recorded."""
-        usable = _usable(handle, is_async=is_async)
+        usable = self.tools.usable(handle, is_async=is_async)
         self._check_open()
         if not attempt.is_open:
             raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
+        payloads = self.payloads(attempt.branch)
+        try:
+            arguments = payloads.sealed(bound.encoded)
+        except codec.NotRecordable as error:
+            raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
         attempt.secrets |= bound.secrets
         step, number = attempt.steps.begin(usable, bound, given)
         intent = IntentId.of(attempt.branch, attempt.number, step)
@@ -168,24 +173,25 @@ class Engine(Inspection):
             salt=self.store.salt,
             tool=usable.name,
             declaration=replace(usable.declaration, grace_ns=nanoseconds(self.settings.dispatch_grace)),
-            arguments=bound.encoded,
-            digest=bound.digest,
+            arguments=arguments,
+            digest=payloads.digest(bound.encoded),
             kind_of=usable.kind_of,
             describe=partial(describe, secrets=bound.secrets),
-            encode=partial(codec.encode_value, bytes_max=self.settings.result_bytes_max),
-            decode=partial(codec.decode_value, of_type=usable.signature.returns),
+            encode=payloads.value,
+            decode=partial(payloads.decoded, of_type=usable.signature.returns),
             retry_times=usable.retry.times if usable.retry else 0,
             retry_backoff_ns=nanoseconds(usable.retry.backoff) if usable.retry else 0,
             implied_value=b"null" if usable.signature.returns in (None, type(None)) else None,
             read_durability=usable.durability,
             death_is_certain=self.store.death_is_certain,
+            opened=payloads.opened,
         )
         script = _watched(lifecycle.perform(plan), attempt, usable, number)
         attempt.watch(script)
         return Prepared(
             step,
             script,
-            ToolHands(usable, bound, self.settings.result_bytes_max),
+            ToolHands(usable, bound, payloads),
             lambda: attempt.steps.end(usable, number, decided=False, drifted=False),
         )
 
@@ -232,33 +238,16 @@ class Engine(Inspection):
         """The branches that a recovery has to look at."""
         self.duty.flush()
         doubtful = {branch for branch, _ in self.store.operations(None, open_only=True)}
-        return sorted(doubtful | {branch for branch, row in self.store.branches(unfinished_only=True) if row.is_open})
+        unclosed = {branch for branch, row in self.store.branches(unfinished_only=True) if row.is_open or row.cancelled}
+        return sorted(doubtful | unclosed)
 
     def recovering(self, branch: str) -> Script[list[restart.Classification]]:
         """The script that recovers one branch."""
-        return restart.recover_branch(branch, present, certain=self.store.death_is_certain)
+        return restart.recover_branch(branch, self.tools.declaration_of, certain=self.store.death_is_certain)
 
-    def resolving(self, intent_id: str, answer: object, by: str, why: str, expect_seq: int | None) -> Script[None]:
-        """The script that records a decision about an intent in doubt."""
-        if not isinstance(answer, Applied | NotApplied):
-            raise ToolMisdefined(f"an intent is resolved as Applied(value) or NotApplied(), not {answer!r}")
-        _check_said(by, why)
-        payload = None
-        if isinstance(answer, Applied) and answer.has_value:
-            payload = self._value(cast("Applied[object]", answer).value)
-        settlement = Settlement.APPLIED if isinstance(answer, Applied) else Settlement.NOT_APPLIED
-        return restart.resolve(parse_intent(intent_id), settlement, payload, by, why, expect_seq)
-
-    def supplying(self, intent_id: str, value: object, by: str, why: str) -> Script[None]:
-        """The script that records the value of an operation that is done without one."""
-        _check_said(by, why)
-        return restart.supply(parse_intent(intent_id), self._value(value), by, why)
-
-    def _value(self, value: object) -> bytes:
-        try:
-            return codec.encode_value(value, self.settings.result_bytes_max)
-        except codec.NotRecordable as error:
-            raise ArgumentsNotRecordable(f"the value cannot be recorded: {error}") from error
+    def recovery_hands(self) -> RecoveryHands:
+        """Reaches the probes that a recovery may ask."""
+        return RecoveryHands(self.tools.tool_of, self.payloads)
 
     def unvisited(self, attempt: AttemptState, end: End) -> None:
         """Tell loudly of steps that are done and that a completed attempt did not come by: a deploy renamed them?"""
@@ -321,34 +310,3 @@ def resolved(path: str | Path) -> Path:
         return target
     except (OSError, RuntimeError, ValueError) as error:
         raise LogUnavailable(f"{str(path)!r} is no path: {error}", remedy="name a file.") from error
-
-
-def parse_intent(text: str) -> IntentId:
-    """An intent's identity from its text form.
-
-    Raises:
-        UnknownIntent: it has not the form BRANCH#ATTEMPT/STEP.
-    """
-    try:
-        return text if isinstance(text, IntentId) else IntentId(text)
-    except ValueError as error:
-        raise UnknownIntent(str(error)) from error
-
-
-def _check_said(by: object, why: object) -> None:
-    for name, text in (("by", by), ("why", why)):
-        if not isinstance(text, str) or not text.strip():
-            raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log")
-
-
-def _usable(handle: object, *, is_async: bool) -> AnyTool:
-    """The tool, if it can be used as it is declared."""
-    if not isinstance(handle, AnyTool):
-        raise ToolMisdefined(f"{handle!r} is not a tool", remedy="decorate the function with @tool.")
-    if not VAULT.has(handle):
-        raise UnguardedCall(f"{handle.name} only looks like a tool: no function stands behind it")
-    if handle.is_async and not is_async:
-        raise ToolMisdefined(f"{handle.name} is async", remedy="use AsyncLog.")
-    if handle.effect.kind is EffectKind.QUERYABLE and handle.prober is None:
-        raise ToolMisdefined(f"{handle.name} is QUERYABLE and has no probe", remedy=f"add one: @{handle.name}.probe")
-    return handle

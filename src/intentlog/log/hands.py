@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from typing import Any, cast
 
-from intentlog.core import actions, codec
+from intentlog.core import actions
 from intentlog.core.actions import IntentId
+from intentlog.core.codec import NotRecordable
 from intentlog.core.records import Answer
 from intentlog.errors import NotSent, ToolMisdefined
 from intentlog.log.binding import Bound
-from intentlog.log.declare import VAULT, AnyTool, known_tool
+from intentlog.log.declare import VAULT, AnyTool
+from intentlog.log.sealing import Payloads
 from intentlog.log.secrecy import describe
 from intentlog.log.values import Applied, Call, NotApplied, Unknown
 from intentlog.run.hands import Found
@@ -25,10 +28,10 @@ running: ContextVar[tuple[IntentId, ...]] = ContextVar("intentlog_running", defa
 class ToolHands:
     """Reaches one tool for one guarded call, or, without `bound`, its probe for a recovery."""
 
-    def __init__(self, handle: AnyTool, bound: Bound | None, bytes_max: int) -> None:
+    def __init__(self, handle: AnyTool, bound: Bound | None, payloads: Payloads) -> None:
         self._tool = handle
         self._bound = bound
-        self._bytes_max = bytes_max
+        self._payloads = payloads
         self._called = False
         self.is_async = handle.is_async
 
@@ -80,8 +83,8 @@ class ToolHands:
                 if not found.has_value:
                     return Found(Answer.APPLIED)
                 try:
-                    return Found(Answer.APPLIED, codec.encode_value(found.value, self._bytes_max))
-                except codec.NotRecordable as error:
+                    return Found(Answer.APPLIED, self._payloads.value(found.value))
+                except NotRecordable as error:
                     return Found(Answer.APPLIED, None, describe(error, self._secrets))
             case NotApplied():
                 return Found(Answer.NOT_APPLIED)
@@ -106,7 +109,7 @@ class ToolHands:
             raise AssertionError(msg)
         bound = self._bound.arguments
         if self._called:  # a repeat goes out with the recorded arguments, whatever the first call did to them
-            bound = self._tool.signature.as_recorded(self._bound, self._bytes_max)
+            bound = self._tool.signature.as_recorded(self._bound)
         self._called = True
         if not self._tool.signature.takes_call:
             return bound.args, bound.kwargs
@@ -117,9 +120,9 @@ class ToolHands:
         self, action: actions.Probe, recorded: bytes | None, *, takes_call: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._bound is not None:
-            bound = self._tool.signature.as_recorded(self._bound, self._bytes_max)
+            bound = self._tool.signature.as_recorded(self._bound)
         else:
-            bound = self._tool.signature.from_record(recorded or b"{}")
+            bound = self._tool.signature.from_record(self._payloads.opened(recorded or b"{}"))
         args, kwargs = bound.args, bound.kwargs
         if takes_call:
             args = (self._call_of(action.intent_id, action.request_id, action.dispatch_no), *args)
@@ -147,8 +150,9 @@ class RecoveryHands:
 
     is_async = False
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, tool_of: Callable[[str], AnyTool | None], payloads_of: Callable[[str], Payloads]) -> None:
+        self._tool_of = tool_of
+        self._payloads_of = payloads_of
 
     def call(self, action: actions.Call) -> Any:
         """Refuse: a recovery calls no tool."""
@@ -156,7 +160,7 @@ class RecoveryHands:
 
     def probe(self, action: actions.Probe, recorded: bytes | None) -> Any:
         """Ask the probe of the tool that the record names."""
-        handle = known_tool(action.tool)
+        handle = self._tool_of(action.tool)
         if handle is None:
             return Found(Answer.UNKNOWN, None, describe(ToolMisdefined(f"no tool {action.tool!r} in this program")))
-        return ToolHands(handle, None, self._bytes_max).probe(action, recorded)
+        return ToolHands(handle, None, self._payloads_of(action.intent_id.branch)).probe(action, recorded)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
 from intentlog.core import check, recovery
 from intentlog.core.actions import BranchView, IntentId
-from intentlog.core.effects import Declaration, stricter
-from intentlog.core.records import Resolution
+from intentlog.core.effects import stricter
+from intentlog.core.records import Resolution, Stored
 from intentlog.core.state import OPEN_STATES, Intent, Operation, State
-from intentlog.errors import LogDamaged
-from intentlog.log.declare import known_tool
+from intentlog.errors import ArgumentsNotRecordable, LogDamaged
 from intentlog.log.naming import check_name
-from intentlog.log.values import Entry, OpenIntent, Problem, Report, Unfinished
+from intentlog.log.sealing import Payloads
+from intentlog.log.toolbox import Toolbox
+from intentlog.log.values import Entry, OpenIntent, Problem, Report, Sealed, Settings, Unfinished
 from intentlog.ports import Store
 from intentlog.run.duty import Duty
 
@@ -27,13 +29,19 @@ class Inspection:
 
     store: Store
     duty: Duty
+    tools: Toolbox
+    settings: Settings
 
-    def open_intents(self) -> list[OpenIntent]:
-        """Every intent without outcome or settlement."""
-        self.duty.flush()
+    def payloads(self, branch: str) -> Payloads:
+        """What writes and reads the payloads of a branch."""
+        return Payloads(self.settings.codec, branch, self.settings.result_bytes_max)
+
+    def open_intents(self, of_branch: str | None = None) -> list[OpenIntent]:
+        """Every intent without outcome or settlement, or those of one branch."""
+        self.duty.flush(of_branch)
         return [
             self._open_intent(branch, operation, intent)
-            for branch, operation in self.store.operations(None, open_only=True)
+            for branch, operation in self.store.operations(of_branch, open_only=True)
             for intent in operation.intents
             if intent.state in OPEN_STATES
         ]
@@ -42,7 +50,7 @@ class Inspection:
         view = self.duty.branch_view(branch)
         dispatches = [d for d in operation.dispatches if d.attempt == intent.attempt]
         calling = view.owner_lives and intent.attempt == view.branch.attempt and operation.calling(intent.attempt)
-        todo = _todo(operation, view)
+        todo = self._todo(operation, view)
         return OpenIntent(
             intent_id=IntentId.of(branch, intent.attempt, operation.step),
             seq=operation.last_seq,
@@ -55,6 +63,12 @@ class Inspection:
             resolution=todo,
             contradicts=operation.contradicts,
         )
+
+    def _todo(self, operation: Operation, view: BranchView) -> Resolution:
+        """What is to be done about an operation now, by what was declared and what this program declares."""
+        now = self.tools.declaration_of(operation.tool)
+        declaration = stricter(operation.declaration, now) if now else operation.declaration
+        return recovery.resolution(operation, declaration, view.branch, view.now)
 
     def contradictions(self) -> list[IntentId]:
         """The operations of which a late outcome says other than what was settled."""
@@ -70,22 +84,36 @@ class Inspection:
         found: list[Unfinished] = []
         for branch, row in self.store.branches(unfinished_only=True):
             view = self.duty.branch_view(branch)
-            todo = [_todo(operation, view) for operation in view.operations if operation.open_dispatches]
+            todo = [self._todo(operation, view) for operation in view.operations if operation.open_dispatches]
             doubtful = any(one in UNSETTLED for one in todo)
-            if not view.busy and (row.end is None or not doubtful):
+            if not view.busy and not row.cancelled and (row.end is None or not doubtful):
                 found.append(Unfinished(branch, row.attempt, row.end))
         return found
 
     def history(self, branch: str) -> Iterator[Entry]:
         """The records of a branch, oldest first."""
         self.duty.flush(check_name("branch", branch, slash=True))
-        for stored in self.store.history(branch):
+        yield from map(self._entry, self.store.history(branch))
+
+    def tail(self, count: int, after: int | None) -> list[Entry]:
+        """The newest records of the whole log, oldest first: `count` of them, or all after the record `after`."""
+        if type(count) is not int or count < 0 or (after is not None and (type(after) is not int or after < 0)):
+            raise ArgumentsNotRecordable("tail takes a count and a seq, each 0 or more")
+        self.duty.flush()
+        first = max(0, self.store.newest_seq() - count) if after is None else after
+        return [self._entry(stored) for stored in self.store.history(None, after=first)]
+
+    def _entry(self, stored: Stored) -> Entry:
+        payload: Any = None
+        if stored.payload is not None:
             try:
-                payload = None if stored.payload is None else msgspec.json.decode(stored.payload)
+                payload = msgspec.json.decode(self.payloads(stored.branch).opened(stored.payload))
             except msgspec.MsgspecError as error:
                 raise LogDamaged(f"the payload of record {stored.seq} cannot be read: {error}") from error
-            kind = type(stored.record).__name__
-            yield Entry(stored.seq, kind, _time(stored.at.wall_ns), stored.record, payload)
+            except ValueError:
+                payload = Sealed(len(stored.payload))
+        kind = type(stored.record).__name__
+        return Entry(stored.seq, kind, _time(stored.at.wall_ns), stored.record, payload, stored.branch)
 
     def verify(self) -> Report:
         """Hold the whole log against its file's own check, its chains, the rules and the invariants."""
@@ -112,19 +140,6 @@ class Inspection:
         if not rows.columns_agree:
             findings.append(check.Finding(0, "the indexed columns do not say what the rows do"))
         return [Problem(branch, seq, text) for seq, text in findings], len(rows.records)
-
-
-def _todo(operation: Operation, view: BranchView) -> Resolution:
-    """What is to be done about an operation now, by what was declared and what this program declares."""
-    now = present(operation.tool)
-    declaration = stricter(operation.declaration, now) if now else operation.declaration
-    return recovery.resolution(operation, declaration, view.branch, view.now)
-
-
-def present(name: str) -> Declaration | None:
-    """What this program declares of the tool of this name, if it has it."""
-    handle = known_tool(name)
-    return handle.declaration if handle else None
 
 
 def _time(wall_ns: int) -> datetime:

@@ -13,13 +13,13 @@ from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
+from intentlog.core.records import Durability
 from intentlog.core.restart import Classification
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
-from intentlog.log.hands import RecoveryHands
 from intentlog.log.naming import check_name
-from intentlog.log.values import Applied, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
+from intentlog.log.values import Applied, Cancelled, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
 from intentlog.ports import Counters
 from intentlog.run.sync import SyncDriver
 
@@ -74,7 +74,7 @@ class Log:
         Appends nothing when nothing changed; lists the doubts that are still open each time. Branches with a living
         owner are left alone.
         """
-        hands = RecoveryHands(self._engine.settings.result_bytes_max)
+        hands = self._engine.recovery_hands()
         found: list[Classification] = []
         for branch in self._engine.to_recover():
             found.extend(self._driver.run(self._engine.recovering(branch), hands))
@@ -120,6 +120,59 @@ class Log:
             UnknownIntent, NotInDoubt: it is not there, or needs no value; nothing was recorded.
         """
         self._driver.run(self._engine.supplying(intent_id, value, by, why))
+
+    def renew(self, intent_id: str, *, by: str, why: str) -> None:
+        """Decide that an effect shall happen once more: the step's next call is a new operation with a key of its own.
+
+        For what is done, rejected or did not happen, and is wanted again; other arguments are fine then. It also
+        closes a contradiction: the old operation's outcomes are history.
+
+        Raises:
+            UnknownIntent: it is not there. InDoubt: it may have been sent; resolve it first.
+            NotInDoubt: it is about to be called, or was renewed and not called since. Nothing was recorded.
+        """
+        self._driver.run(self._engine.renewing(intent_id, by, why))
+
+    def cancel(self, branch: str, *, by: str, why: str) -> Cancelled:
+        """Ask that a branch's attempt send nothing more, from any process; later attempts are not touched.
+
+        Its owner's next effect raises `AttemptCancelled`; a call in flight is not ended, and its outcome is recorded.
+        A dead owner's attempt is closed at once. `log.unfinished()` does not list it any more.
+
+        Returns:
+            Cancelled: `.verdict` CANCELLED, or INDETERMINATE while a dispatch has no outcome; `.open_intents`.
+
+        Raises:
+            UnknownIntent: no attempt at the branch was ever opened.
+            NotInDoubt: its last attempt has ended and nothing of it is in doubt. Nothing was recorded.
+        """
+        return self._engine.cancelled(branch, self._driver.run(self._engine.cancelling(branch, by, why)))
+
+    def append(
+        self, branch: str, kind: str, payload: object = None, *, durability: Durability = Durability.EVENTUAL
+    ) -> None:
+        """Add a program's own event to a branch's history. It changes nothing that the log decides.
+
+        Args:
+            branch: the branch, whoever owns it; it need not be there yet.
+            kind: what the event is, 1 to 255 characters.
+            payload: any value that can be recorded.
+            durability: EVENTUAL costs no commit: it is durable with the branch's next record, or when the log is
+                closed. IMMEDIATE is durable when this returns.
+
+        Raises:
+            ArgumentsNotRecordable: nothing was recorded.
+        """
+        self._driver.run(self._engine.noting(branch, kind, payload, durability))
+
+    def tail(self, count: int = 10, *, after: int | None = None) -> list[Entry]:
+        """The newest records of the whole log, oldest first.
+
+        Args:
+            count: how many, 0 or more.
+            after: in place of a count: all that stand after this `seq`.
+        """
+        return self._engine.tail(count, after)
 
     def verify(self) -> Report:
         """Hold the whole log against its digests, the rules and the invariants."""

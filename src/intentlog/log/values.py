@@ -11,6 +11,7 @@ from intentlog.core.actions import IntentId
 from intentlog.core.effects import nanoseconds
 from intentlog.core.records import End, Record, Resolution
 from intentlog.errors import ToolMisdefined
+from intentlog.log.sealing import Codec, check_codec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -158,7 +159,8 @@ class Entry:
         kind: the record's kind, as `Pending`.
         at: when it was appended (UTC).
         record: the record itself.
-        payload: arguments, value or event as JSON, or None.
+        payload: arguments, value or event as JSON, or None; `Sealed`, if the log's codec is not at hand.
+        branch: its branch.
     """
 
     seq: int
@@ -166,6 +168,31 @@ class Entry:
     at: datetime
     record: Record
     payload: Any
+    branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Stands for a payload that was sealed by the log's codec, and cannot be opened without it.
+
+    Attributes:
+        sealed_bytes: its size.
+    """
+
+    sealed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What `cancel` came to, as the records have it now.
+
+    Attributes:
+        verdict: CANCELLED, or INDETERMINATE while something was dispatched and has no outcome or settlement.
+        open_intents: what is still open of the branch; a call in flight is, until its owner records its outcome.
+    """
+
+    verdict: End
+    open_intents: tuple[OpenIntent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +239,14 @@ class Settings:
         argument_bytes_max: the largest encoding of a call's arguments.
         result_bytes_max: the largest encoding of a result; a larger one is recorded as done without a value.
         threads_max: how many plain tools an AsyncLog runs at once.
+        codec: seals what is stored of arguments, values and events; see `Codec`.
     """
 
     dispatch_grace: timedelta = timedelta(seconds=10)
     argument_bytes_max: int = 1 << 20
     result_bytes_max: int = 1 << 20
     threads_max: int = 64
+    codec: Codec | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -226,3 +255,5 @@ class Settings:
         for name in ("argument_bytes_max", "result_bytes_max", "threads_max"):
             if getattr(self, name) < 1:
                 raise ToolMisdefined(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.codec is not None:
+            check_codec(self.codec)

@@ -27,6 +27,7 @@ from intentlog.core.actions import (
 from intentlog.core.records import Durability
 from intentlog.ports import Observer, Store
 
+WAITING_MAX = 256  # of one branch; so many are written together
 StoreAction = Load | LoadBranch | Fetch | FetchError | Append
 
 
@@ -67,7 +68,10 @@ class Duty:
         self.store.check_process()  # a forked child may find the lock held by a thread that it does not have
         with self._lock:
             if entry.durability is Durability.EVENTUAL:
-                self._waiting.setdefault(entry.branch, []).append(entry)
+                waiting = self._waiting.setdefault(entry.branch, [])
+                waiting.append(entry)
+                if len(waiting) >= WAITING_MAX:
+                    self._write(entry.branch)
                 return Deferred()
             reply = self._write(entry.branch, entry)[-1]
         if isinstance(reply, Appended) and isinstance(entry.record, r.Committed):

@@ -150,10 +150,15 @@ class MemoryStore:
         self._check()
         return self._disk.live.events.get(seq)
 
-    def history(self, branch: str | None) -> Iterator[Stored]:
+    def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
         """See `ports.Store.history`."""
         self._check()
-        yield from [s for s in self._disk.live.events.values() if branch in (None, s.branch)]
+        yield from [s for s in self._disk.live.events.values() if branch in (None, s.branch) and s.seq > after]
+
+    def newest_seq(self) -> int:
+        """See `ports.Store.newest_seq`."""
+        self._check()
+        return max(self._disk.live.events, default=0)
 
     def integrity(self) -> list[str]:
         """See `ports.Store.integrity`."""

@@ -160,21 +160,24 @@ class SqliteReads(ABC):
         rows = self._rows(schema.EVENT, (seq,))
         return _stored(rows[0]) if rows else None
 
-    def history(self, branch: str | None) -> Iterator[Stored]:
+    def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
         """See `ports.Store.history`. A branch is walked back along its chain, then read forwards."""
         if branch is None:
-            yield from self._all_history()
+            yield from self._all_history(after)
             return
         with self._turn(), reading(self._path):
             connection = self._entered()
             places = _places(connection, _branch(connection.execute(schema.BRANCH, (branch,)).get).head_seq)
         for place in places:
-            stored = self.record(place)
+            stored = self.record(place) if place > after else None
             if stored is not None:
                 yield stored
 
-    def _all_history(self) -> Iterator[Stored]:
-        after = 0
+    def newest_seq(self) -> int:
+        """See `ports.Store.newest_seq`."""
+        return int(self._rows(schema.NEXT_SEQ)[0][0]) - 1
+
+    def _all_history(self, after: int) -> Iterator[Stored]:
         while True:
             rows = self._rows(schema.EVENTS_AFTER, (after, _HISTORY_PAGE))
             for row in rows:

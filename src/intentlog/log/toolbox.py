@@ -1,0 +1,57 @@
+"""Which tool a name in a log's records means, in this program."""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+from intentlog.core.effects import Declaration, EffectKind
+from intentlog.errors import ToolMisdefined, UnguardedCall
+from intentlog.log.declare import VAULT, AnyTool, known_tool
+
+
+class Toolbox:
+    """The tools that were called through one log: each name is one tool's. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._used: WeakValueDictionary[str, AnyTool] = WeakValueDictionary()
+
+    def usable(self, handle: object, *, is_async: bool) -> AnyTool:
+        """The tool, if it can be called through this log.
+
+        Raises:
+            ToolMisdefined: it is no tool, not for this kind of log, or its name is another tool's.
+            UnguardedCall: it only looks like a tool.
+        """
+        if not isinstance(handle, AnyTool):
+            raise ToolMisdefined(f"{handle!r} is not a tool", remedy="decorate the function with @tool.")
+        if not VAULT.has(handle):
+            raise UnguardedCall(f"{handle.name} only looks like a tool: no function stands behind it")
+        if handle.is_async and not is_async:
+            raise ToolMisdefined(f"{handle.name} is async", remedy="use AsyncLog.")
+        if handle.effect.kind is EffectKind.QUERYABLE and handle.prober is None:
+            raise ToolMisdefined(
+                f"{handle.name} is QUERYABLE and has no probe", remedy=f"add one: @{handle.name}.probe"
+            )
+        other = self._used.setdefault(handle.name, handle)
+        if other is not handle:
+            if _place(other) != _place(handle):
+                raise ToolMisdefined(
+                    f"two tools of one name in one log: {handle.name!r} is {'.'.join(_place(other))} already, "
+                    f"and {'.'.join(_place(handle))} is another",
+                    remedy='give one of them another name: @tool(name="...").',
+                )
+            self._used[handle.name] = handle  # the same function, defined anew
+        return handle
+
+    def tool_of(self, name: str) -> AnyTool | None:
+        """The tool that a record names: the one that was called through this log, else the program's only one."""
+        return self._used.get(name) or known_tool(name)
+
+    def declaration_of(self, name: str) -> Declaration | None:
+        """What this program declares of the tool of this name, if it has it."""
+        handle = self.tool_of(name)
+        return handle.declaration if handle else None
+
+
+def _place(handle: AnyTool) -> tuple[str, str]:
+    return handle.__module__, handle.__qualname__
