@@ -313,7 +313,7 @@ def test_a_signal_inside_a_commit(tmp_path: Path, kind: str, when: str) -> None:
 
 
 def test_a_signal_between_two_actions_leaves_nothing_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """KeyboardInterrupt in the driver itself, between the call and its record: the log closes, it does not hang."""
+    """An exception in the driver itself, between the call and its record: the log closes, it does not hang."""
     disk = MemoryDisk()
 
     @tool
@@ -322,16 +322,16 @@ def test_a_signal_between_two_actions_leaves_nothing_waited_for(monkeypatch: pyt
 
     original = SyncDriver._do
 
-    def interrupted(self: Any, action: Any, hands: Any) -> Any:
-        reply = original(self, action, hands)
+    def interrupted(self: Any, action: Any, *others: Any) -> Any:
+        reply = original(self, action, *others)
         if isinstance(action, Call):
             monkeypatch.setattr(SyncDriver, "_do", raises_outside)
         return reply
 
     class Stop(BaseException):
-        """Raised where the driver does not look: by the reply's own truth value, say, or a signal."""
+        """Raised where the driver does not look: thrown into its thread from another one, say."""
 
-    def raises_outside(self: Any, action: Any, hands: Any) -> Any:
+    def raises_outside(self: Any, action: Any, *others: Any) -> Any:
         raise Stop
 
     monkeypatch.setattr(SyncDriver, "_do", interrupted)

@@ -38,7 +38,7 @@ from intentlog.log.deciding import Deciding
 from intentlog.log.declare import AnyTool
 from intentlog.log.hands import RecoveryHands, ToolHands, running
 from intentlog.log.secrecy import describe
-from intentlog.log.steps import Steps
+from intentlog.log.steps import Steps, Unnamed
 from intentlog.log.toolbox import Toolbox
 from intentlog.log.values import Settings
 from intentlog.observe import LoggingObserver
@@ -161,11 +161,11 @@ class Engine(Deciding):
         except codec.NotRecordable as error:
             raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
         attempt.secrets |= bound.secrets
-        step, number = attempt.steps.begin(usable, bound, given)
+        step, unnamed = attempt.steps.begin(usable, bound, given)
         intent = IntentId.of(attempt.branch, attempt.number, step)
         attempt.visited.add(step)
         if any((i.branch, i.step) == (intent.branch, step) for i in running.get()):
-            attempt.steps.end(usable, number, decided=False, drifted=True)
+            attempt.steps.end(usable, unnamed, decided=False, drifted=True)
             raise StepRequired(f"{usable.name} is called under the step that it is running in", intent_id=intent)
         plan = Plan(
             log=self.store.name,
@@ -186,13 +186,13 @@ class Engine(Deciding):
             death_is_certain=self.store.death_is_certain,
             opened=payloads.opened,
         )
-        script = _watched(lifecycle.perform(plan), attempt, usable, number)
+        script = _watched(lifecycle.perform(plan), attempt, usable, unnamed)
         attempt.watch(script)
         return Prepared(
             step,
             script,
             ToolHands(usable, bound, payloads),
-            lambda: attempt.steps.end(usable, number, decided=False, drifted=False),
+            lambda: attempt.steps.end(usable, unnamed, decided=False, drifted=False),
         )
 
     def closing(self, attempt: AttemptState, error: BaseException | None) -> Script[End]:
@@ -265,7 +265,7 @@ class Engine(Deciding):
 
 
 def _watched(
-    script: Script[Outcome[Any]], attempt: AttemptState, handle: AnyTool, number: int | None
+    script: Script[Outcome[Any]], attempt: AttemptState, handle: AnyTool, unnamed: Unnamed | None
 ) -> Script[Outcome[Any]]:
     """Say what became of the call's occurrence, when its script ends, however late."""
     decided = drifted = False
@@ -279,7 +279,7 @@ def _watched(
         drifted = True
         raise
     finally:
-        attempt.steps.end(handle, number, decided=decided, drifted=drifted)
+        attempt.steps.end(handle, unnamed, decided=decided, drifted=drifted)
     return outcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from intentlog.log.declare import VAULT, AnyTool
 from intentlog.log.sealing import Payloads
 from intentlog.log.secrecy import describe
 from intentlog.log.values import Applied, Call, NotApplied, Unknown
-from intentlog.run.hands import Found
+from intentlog.run.hands import Found, Made
 
 running: ContextVar[tuple[IntentId, ...]] = ContextVar("intentlog_running", default=())
 """The intents whose tools run in this context, outermost first."""
@@ -35,19 +35,19 @@ class ToolHands:
         self._called = False
         self.is_async = handle.is_async
 
-    def call(self, action: actions.Call) -> Any:
+    def call(self, action: actions.Call, box: Made) -> None:
         """See `run.hands.Hands.call`."""
-        if self.is_async:
-            return self._call_async(action)
         # In a context of its own, so that whatever interrupts it the mark does not stay behind.
-        return copy_context().run(self._call_marked, action)
+        copy_context().run(self._call_marked, action, box)
 
-    def _call_marked(self, action: actions.Call) -> Any:
+    def _call_marked(self, action: actions.Call, box: Made) -> None:
         running.set((*running.get(), action.intent_id))
         args, kwargs = self._arguments(action)
-        return _begun(self._tool, VAULT.call(self._tool, action, *args, **kwargs))
+        VAULT.call_into(self._tool, action, box, args, kwargs)
+        _check_begun(self._tool, box)
 
-    async def _call_async(self, action: actions.Call) -> Any:
+    async def call_async(self, action: actions.Call) -> Any:
+        """See `run.hands.Hands.call_async`."""
         token = running.set((*running.get(), action.intent_id))
         try:
             async with asyncio.timeout(self._tool.time_limit.total_seconds()):
@@ -129,14 +129,16 @@ class ToolHands:
         return args, kwargs
 
 
-def _begun(handle: AnyTool, value: Any) -> Any:
-    """What a plain tool returned, if it is a result and not the promise of one.
+def _check_begun(handle: AnyTool, box: Made) -> None:
+    """Refuse what a plain tool returned, if it is no result but the promise of one.
 
     Raises:
         NotSent: it is a coroutine or generator that was never begun.
     """
+    value = box.values[0]
     if not (inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)):
-        return value
+        return
+    box.values.clear()
     if inspect.iscoroutine(value):
         value.close()  # or Python warns that it was never awaited
     raise NotSent(
@@ -154,7 +156,11 @@ class RecoveryHands:
         self._tool_of = tool_of
         self._payloads_of = payloads_of
 
-    def call(self, action: actions.Call) -> Any:
+    def call(self, action: actions.Call, box: Made) -> None:
+        """Refuse: a recovery calls no tool."""
+        raise AssertionError(action, box)
+
+    def call_async(self, action: actions.Call) -> Coroutine[Any, Any, Any]:
         """Refuse: a recovery calls no tool."""
         raise AssertionError(action)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from intentlog.errors import StepRequired
 from intentlog.log.binding import Bound
@@ -17,16 +18,23 @@ class _Occurrence(NamedTuple):
     is_open: bool
 
 
+class Unnamed:
+    """One unnamed call that is being made. Held by who makes it: forgotten with it, however that is interrupted."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class Steps:
     """The steps of one attempt: names its calls and counts the unnamed ones. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._occurrences: dict[str, list[_Occurrence]] = {}
-        self._unnamed: set[str] = set()  # tools that an unnamed call is being made of
+        self._unnamed: WeakValueDictionary[str, Unnamed] = WeakValueDictionary()  # by the tool's name
 
-    def begin(self, handle: AnyTool, bound: Bound, given: str | None) -> tuple[str, int | None]:
-        """The call's step, and its occurrence if it is unnamed.
+    def begin(self, handle: AnyTool, bound: Bound, given: str | None) -> tuple[str, Unnamed | None]:
+        """The call's step, and what to hold while it is made if it is unnamed.
 
         Raises:
             StepRequired: unnamed calls of one tool in parallel, or from inside a tool.
@@ -49,15 +57,17 @@ class Steps:
                 occurrences.append(wanted)
                 number = len(occurrences)
             step = check_name("step", handle.name if number == 1 else f"{handle.name}~{number}", slash=False)
-            self._unnamed.add(handle.name)
-        return step, number
+            unnamed = self._unnamed[handle.name] = Unnamed(number)
+        return step, unnamed
 
-    def end(self, handle: AnyTool, number: int | None, *, decided: bool, drifted: bool) -> None:
+    def end(self, handle: AnyTool, unnamed: Unnamed | None, *, decided: bool, drifted: bool) -> None:
         """The call has ended. With RETURNED or REJECTED its occurrence is used up; a drifted one never was."""
-        if number is None:
+        if unnamed is None:
             return
+        number = unnamed.number
         with self._lock:
-            self._unnamed.discard(handle.name)
+            if self._unnamed.get(handle.name) is unnamed:
+                del self._unnamed[handle.name]
             occurrences = self._occurrences[handle.name]
             if decided:
                 occurrences[number - 1] = occurrences[number - 1]._replace(is_open=False)

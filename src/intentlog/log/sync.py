@@ -256,16 +256,11 @@ class Attempt:
     def _perform(self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
         engine, driver = self._engine, self._driver
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=False)
-        lock = self._lock_of(prepared.step)
         try:
-            lock.acquire()
-        except BaseException:
-            prepared.withdraw()
-            raise
-        try:
-            return driver.run(prepared.script, prepared.hands)
+            with self._lock_of(prepared.step):
+                return driver.run(prepared.script, prepared.hands)
         finally:
-            lock.release()
+            prepared.withdraw()  # a script that was never begun could not say that its call has ended
 
     def _lock_of(self, step: str) -> Lock:
         """A concurrent call of one step waits, and gets the recorded outcome."""

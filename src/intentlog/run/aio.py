@@ -36,7 +36,7 @@ from intentlog.core.actions import (
 from intentlog.errors import LogClosed
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty, StoreAction
-from intentlog.run.hands import Found, Hands, NoHands, hindrance, probed
+from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, made, probed
 
 NO_HANDS = NoHands()
 logger = logging.getLogger("intentlog")
@@ -191,7 +191,7 @@ class AioDriver:
         if hindered:
             return hindered
         try:
-            value = await hands.call(action)
+            value = await hands.call_async(action)
         except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
             reply: Returned | Raised = Raised(error)
         else:
@@ -204,10 +204,13 @@ class AioDriver:
             hindered = hindrance(action, self._clock, self._duty.store)
             if hindered:
                 return hindered
+            box, raised = Made(), None
             try:
-                return Returned(hands.call(action))
-            finally:
-                failpoints.reached(failpoints.AFTER_CALL)
+                hands.call(action, box)
+            except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
+                raised = error
+            failpoints.reached(failpoints.AFTER_CALL)
+            return made(action, box, raised)
 
         context = contextvars.copy_context()
         thread = asyncio.get_running_loop().run_in_executor(self._callers, context.run, call)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from intentlog import failpoints
-from intentlog.core.actions import Call, NotMade, Probe, Probed
+from intentlog.core.actions import Call, NotMade, Probe, Probed, Raised, Returned
 from intentlog.core.records import Answer, ErrorText, Instant
 from intentlog.ports import Clock, Store
 
@@ -18,6 +19,21 @@ class Found(NamedTuple):
     error: ErrorText | None = None
 
 
+class Made:
+    """What became of one call of a plain tool, whatever interrupts those who made it.
+
+    Attributes:
+        begun: whether the tool was entered.
+        values: what it returned, in a list of one; empty until then.
+    """
+
+    __slots__ = ("begun", "values")
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.values: list[Any] = []
+
+
 class Hands(Protocol):
     """Reaches one tool, for one guarded call or one recovery."""
 
@@ -26,8 +42,12 @@ class Hands(Protocol):
         """Whether `call` answers a coroutine."""
         ...
 
-    def call(self, action: Call) -> Any:
-        """Make the call; its coroutine, if the tool is async. Raises what the tool raises."""
+    def call(self, action: Call, box: Made) -> None:
+        """Call a plain tool; `box` is told at once that it has begun, and what it returned. Raises what it raises."""
+        ...
+
+    def call_async(self, action: Call) -> Coroutine[Any, Any, Any]:
+        """The coroutine of an async tool's call. Raises what the tool raises."""
         ...
 
     def probe(self, action: Probe, recorded: bytes | None) -> Any:
@@ -45,7 +65,11 @@ class NoHands:
 
     is_async = False
 
-    def call(self, action: Call) -> Any:
+    def call(self, action: Call, box: Made) -> None:
+        """Refuse: no script of this kind calls."""
+        raise AssertionError(action, box)
+
+    def call_async(self, action: Call) -> Coroutine[Any, Any, Any]:
         """Refuse: no script of this kind calls."""
         raise AssertionError(action)
 
@@ -67,6 +91,18 @@ def hindrance(action: Call, clock: Clock, store: Store) -> NotMade | None:
         return NotMade(f"it would have been {late_ns / 1e9:.3f} s too late after its permission")
     gone = store.gone()
     return NotMade(gone) if gone else None
+
+
+def made(action: Call, box: Made, raised: BaseException | None) -> Returned | Raised | NotMade:
+    """The reply to a call: a value that was returned stands, and a tool that was not entered was not called."""
+    if box.values:
+        return Returned(box.values[0])
+    if raised is None:
+        msg = f"{action.intent_id}: the tool neither returned nor raised"
+        raise AssertionError(msg)
+    if box.begun or action.grace_ns is None:
+        return Raised(raised)
+    return NotMade(f"{type(raised).__name__} came before it: {raised}")
 
 
 def probed(found: Found, started: Instant) -> Probed:

@@ -10,6 +10,8 @@ from typing import Any
 from intentlog import failpoints
 from intentlog.core.actions import (
     Action,
+    Append,
+    Appended,
     Call,
     Fetch,
     Interrupted,
@@ -17,6 +19,7 @@ from intentlog.core.actions import (
     Probe,
     Probed,
     Raised,
+    Refused,
     ResultT,
     Returned,
     Script,
@@ -24,7 +27,8 @@ from intentlog.core.actions import (
 )
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty
-from intentlog.run.hands import Hands, NoHands, hindrance, probed
+from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, made, probed
+from intentlog.run.signals import Signals
 
 NO_HANDS = NoHands()
 
@@ -37,51 +41,83 @@ class SyncDriver:
         self._clock = clock
 
     def run(self, script: Script[ResultT], hands: Hands = NO_HANDS) -> ResultT:
-        """Drive a script and return its result. Raises what the script raises."""
+        """Drive a script and return its result. Raises what the script raises.
+
+        A signal whose handler raises is told to the script where an append's fate is known, else when it has ended: its
+        result is then in the log, and not returned.
+        """
+        signals = Signals()
+        signals.hold()
+        try:
+            return self._drive(script, hands, signals)
+        except Interrupted as interrupted:  # a script that has nothing to add to it
+            raise interrupted.cause from None
+        finally:
+            script.close()
+            signals.release()
+
+    def _drive(self, script: Script[ResultT], hands: Hands, signals: Signals) -> ResultT:
         try:
             action = next(script)
             while True:
                 try:
-                    reply = self._do(action, hands)
+                    reply = self._do(action, hands, signals)
+                    self._deliver(signals, action, reply)
                 except BaseException as error:  # noqa: BLE001 - the script decides what an error means
                     action = script.throw(error)
                 else:
                     action = script.send(reply)
-        except Interrupted as interrupted:  # a script that has nothing to add to it
-            raise interrupted.cause from None
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
-        finally:
-            script.close()  # a signal between two actions leaves it unfinished: what waits for its end must not wait
 
-    def _do(self, action: Action, hands: Hands) -> Any:
+    def _deliver(self, signals: Signals, action: Action, reply: Any) -> None:
+        if isinstance(action, Call):
+            return  # its outcome comes first
+        try:
+            signals.deliver()
+        except BaseException as cause:
+            if isinstance(action, Append):
+                raise Interrupted([reply] if isinstance(reply, Appended | Refused) else None, cause) from None
+            raise
+
+    def _do(self, action: Action, hands: Hands, signals: Signals) -> Any:
         match action:
             case Call():
-                return self._call(action, hands)
+                return self._call(action, hands, signals)
             case Probe():
-                return self._probe(action, hands)
+                return self._probe(action, hands, signals)
             case Wait(duration_ns):
-                return time.sleep(duration_ns / 1e9)
+                raised = signals.outside(lambda: time.sleep(duration_ns / 1e9))
+                if raised is not None:
+                    raise raised
+                return None
             case _:
                 return self._duty.do(action)
 
-    def _call(self, action: Call, hands: Hands) -> Returned | Raised | NotMade:
+    def _call(self, action: Call, hands: Hands, signals: Signals) -> Returned | Raised | NotMade:
         hindered = hindrance(action, self._clock, self._duty.store)
         if hindered:
             return hindered
-        try:
-            value = hands.call(action)
-        except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
-            reply: Returned | Raised = Raised(error)
-        else:
-            reply = Returned(value)
+        box = Made()
+        raised = signals.outside(lambda: hands.call(action, box))
+        reply = made(action, box, raised)
+        if raised is not None and not isinstance(reply, Raised):
+            signals.keep(raised)  # it came before the call, or after it
         failpoints.reached(failpoints.AFTER_CALL)
         return reply
 
-    def _probe(self, action: Probe, hands: Hands) -> Probed:
+    def _probe(self, action: Probe, hands: Hands, signals: Signals) -> Probed:
         recorded = self._duty.do(Fetch(action.arguments_seq))
         started = self._clock.now()
-        found = hands.probe(action, recorded)
-        if inspect.iscoroutine(found):  # an async tool's probe, asked by a program without an event loop
-            found = asyncio.run(found)
-        return probed(found, started)
+        answers: list[Found] = []
+
+        def ask() -> None:
+            found = hands.probe(action, recorded)
+            if inspect.iscoroutine(found):  # an async tool's probe, asked by a program without an event loop
+                found = asyncio.run(found)
+            answers.append(found)
+
+        raised = signals.outside(ask)
+        if raised is not None:
+            raise raised
+        return probed(answers[0], started)
