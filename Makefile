@@ -18,12 +18,14 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check clean lock
+.PHONY: help demo test model check protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
 	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
+	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
 	@echo 'make check   lint, format, types, import order, style'
+	@echo 'make protocol  write docs/protocol.md anew: the tables, the invariants, and the tests that hold them'
 	@echo 'make lock    compile requirements/dev.txt anew, with the newest versions (needs the network)'
 	@echo 'make clean   remove .venv, caches and build products'
 	@echo
@@ -34,6 +36,10 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+# -rP: what each search covered is printed by its test, and only shown of one that failed unless asked for.
+model: $(INSTALLED)
+	@INTENTLOG_MODEL=large $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rP tests/model $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	@echo 'ruff check'
@@ -48,6 +54,9 @@ check: $(INSTALLED)
 	@$(BIN)/lint-imports --no-logo
 	@echo 'style'
 	@$(BIN)/python -m pytest tests/test_style.py
+
+protocol: $(INSTALLED)
+	@$(BIN)/python scripts/protocol.py
 
 # Made from nothing whenever the lock changes: a package that left the lock must not linger and hide that it is missing.
 $(LOCKED): requirements/dev.txt

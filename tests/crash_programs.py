@@ -10,8 +10,10 @@ import asyncio
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
-from contextlib import nullcontext
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,30 @@ def in_child(program: Callable[..., None], *arguments: object, crash_at: str | N
         msg = f"{program.__name__}{arguments} ended with {code}, killed at {crash_at}?"
         raise NotKilled(msg)
     return code
+
+
+@contextmanager
+def stopped(program: Callable[..., None], *arguments: object, crash_at: str) -> Iterator[None]:
+    """Run a program in a child process until it has stopped itself at a point; afterwards it is killed."""
+    child = _context.Process(target=_child, args=(program, arguments, crash_at, {}))
+    child.start()
+    try:
+        deadline_s = time.monotonic() + 30
+        while _state_of(child.pid) != "T":
+            if time.monotonic() > deadline_s or child.exitcode is not None:
+                msg = f"{program.__name__}{arguments} did not stop at {crash_at}"
+                raise NotKilled(msg)
+            time.sleep(0.005)
+        yield
+    finally:
+        child.kill()
+        child.join()
+
+
+def _state_of(pid: int | None) -> str:
+    """The state of a process in one letter, as `ps` shows it."""
+    found = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1]
 
 
 def _child(

@@ -28,6 +28,7 @@ from crash_programs import (
     run_renew,
     run_resolve,
     run_supply,
+    stopped,
 )
 
 import intentlog
@@ -197,3 +198,14 @@ def test_no_append_goes_round_the_points() -> None:
             if appends and getattr(call.value, "attr", "") in ("store", "_store"):
                 callers.add(path.relative_to(SOURCE).as_posix())
     assert callers == {"run/duty.py"}
+
+
+def test_a_stop_stops_the_thread_that_reached_the_point(quick_folder: Path) -> None:
+    """`:stop` on an AsyncLog's writer thread: the record that stands after the point is not written meanwhile."""
+    for number in range(5):
+        folder = quick_folder / str(number)
+        folder.mkdir()
+        with stopped(run_effect, str(folder), "UNSAFE", "asyncio", "returned", crash_at="before_committed:1:stop"):
+            with Log.open(folder / "log.db", read_only=True) as log:
+                kinds = [entry.kind for entry in log.history(BRANCH)]
+            assert kinds == ["AttemptOpened", "Pending", "Dispatched"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from threading import Lock
+import threading
 
 from intentlog.errors import IntentLogError
 
@@ -49,7 +49,7 @@ class _Armed:
         self.name = name
         self.left = nth
         self.number = number
-        self.lock = Lock()
+        self.lock = threading.Lock()
 
     def reached(self, name: str) -> None:
         """Count; at the nth time, the process dies or stops here."""
@@ -59,7 +59,8 @@ class _Armed:
             self.left -= 1
             strike = self.left == 0
         if strike:
-            os.kill(os.getpid(), self.number)
+            # To this thread: of a signal to the process another one could take care, while this one runs on.
+            signal.pthread_kill(threading.get_ident(), self.number)
 
 
 def _parse(text: str) -> _Armed:

@@ -32,6 +32,9 @@ def resolve(
         raise NotInDoubt("its owner lives and may still be calling", intent_id=intent, effect_ran="unknown")
     if expect_seq is not None and expect_seq != operation.last_seq:
         raise StaleDecision(f"prepared at seq {expect_seq}, the operation is at {operation.last_seq}", intent_id=intent)
+    newest = answers.doubted_intent(intent, operation)
+    if doubtful and expect_seq is None and newest != intent:
+        raise StaleDecision(f"a newer attempt may have sent it too ({newest})", intent_id=intent)
     if payload is not None and not doubtful:
         raise NotInDoubt("it has its outcome; none can be given", intent_id=intent, effect_ran=operation.effect_ran)
     if not whole.owner_lives:

@@ -81,14 +81,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         ended = yield from _dispatch(plan, view)
         if isinstance(ended, Outcome):
             return ended
-        try:
-            view = yield Load(plan.intent_id.branch, plan.intent_id.step)
-        except IntentLogError:
-            if not isinstance(ended, Ended):
-                raise
-            raise _error_of(
-                plan, ended, Resolution.ASK_PERSON
-            ) from ended.error  # what is known of the call comes first
+        ended, view = yield from _look_after(plan, ended)
         if isinstance(ended, Ended) and not _overtaken(plan, ended, view):
             if repeats >= plan.retry_times or _todo(plan, view) is Resolution.ASK_PERSON:
                 raise _error_of(plan, ended, _todo(plan, view)) from ended.error
@@ -96,6 +89,20 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
             yield Wait(wait_before_repeat_ns(plan.retry_backoff_ns, repeats))
             repeats += 1
             view = yield Load(plan.intent_id.branch, plan.intent_id.step)
+
+
+def _look_after(plan: Plan, ended: Ended | None) -> Script[tuple[Ended | None, View]]:
+    """Read again after a call. What other attempts did meanwhile belongs to what its caller is told of the effect."""
+    try:
+        view: View = yield Load(plan.intent_id.branch, plan.intent_id.step)
+    except IntentLogError:
+        if ended is None:
+            raise
+        raise _error_of(plan, ended, Resolution.ASK_PERSON) from ended.error  # what is known of the call comes first
+    now = view.operation
+    if ended and now and now.generation == ended.operation.generation:
+        ended = ended._replace(operation=now)
+    return ended, view
 
 
 def _overtaken(plan: Plan, ended: Ended, view: View) -> bool:

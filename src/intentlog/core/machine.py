@@ -41,6 +41,7 @@ from msgspec.structs import replace
 from intentlog.core import fold
 from intentlog.core import records as r
 from intentlog.core.effects import REPEATABLE, EffectKind
+from intentlog.core.recovery import key_remembered
 from intentlog.core.state import Branch, Fate, Operation, State
 
 # `Settled.by` where no person decided. No person's name may begin so (`restart.resolve`).
@@ -81,11 +82,12 @@ class Change(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a guard may look at: the branch and the operation under the branch's lock, and the record."""
+    """What a guard may look at: branch and operation under the branch's lock, the record, and the store's stamp."""
 
     branch: Branch
     operation: Operation | None
     record: r.Record
+    at: r.Instant
 
 
 Guard: TypeAlias = Callable[[Situation], Refusal | None]
@@ -155,10 +157,18 @@ def call_ended(s: Situation) -> Refusal | None:
 
 
 def class_permits(s: Situation) -> Refusal | None:
-    """Beside a dispatch without outcome, only where the class makes a repeat harmless (I4)."""
-    if s.operation is None or not s.operation.open_dispatches or s.operation.declaration.kind in REPEATABLE:
+    """Beside a dispatch without outcome, only where the class makes a repeat harmless, now (I4).
+
+    Of a key that is judged here, inside the commit that permits: between a look and its commit a process can be
+    stopped for as long as it takes the receiver to forget.
+    """
+    if s.operation is None or not s.operation.open_dispatches:
         return None
-    return Refusal(Reason.IN_DOUBT, f"{s.operation.declaration.kind} may have been sent already")
+    declaration = s.operation.declaration
+    if declaration.kind not in REPEATABLE:
+        return Refusal(Reason.IN_DOUBT, f"{declaration.kind} may have been sent already")
+    forgotten = declaration.kind is EffectKind.KEYED and not key_remembered(s.operation, declaration, s.branch, s.at)
+    return Refusal(Reason.IN_DOUBT, "the receiver may have forgotten the key") if forgotten else None
 
 
 def known_dispatch(s: Situation) -> Refusal | None:
@@ -355,7 +365,7 @@ def apply(branch: Branch, operation: Operation | None, record: r.Record, seq: in
         seq: the place in the log that it would take.
         at: the store's stamp for it.
     """
-    situation = Situation(branch, operation, record)
+    situation = Situation(branch, operation, record, at)
     if isinstance(record, r.BranchRecord):
         refusal = _first_refusal(BRANCH_TABLE[type(record)], situation)
         return refusal or Change(fold.branch(branch, record, at), ())

@@ -7,7 +7,7 @@ One table, total, without a default: every cell is written down. Time enters thr
   child process, a request on its way) outlives its owner, so that the owner's death shortens nothing but that moment:
   it is `dispatch_grace` after Dispatched, or the call's end, or the fence that found the owner dead.
 * A receiver remembers a key for a window: an *upper* bound of the time from the first open dispatch, plus the call
-  still to come, must stay inside it.
+  still to come (which begins within `dispatch_grace` of its permission), must stay inside it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def lever(operation: Operation, declaration: Declaration, branch: Branch, now: I
 
 
 def key_remembered(operation: Operation, declaration: Declaration, branch: Branch, now: Instant) -> bool:
-    """Whether a call begun now ends while the receiver still remembers the key of the first open dispatch.
+    """Whether a call permitted now ends while the receiver still remembers the key of the first open dispatch.
 
     A clock that reads earlier than any time in the branch tells nothing: the key counts as forgotten.
     """
@@ -120,7 +120,8 @@ def key_remembered(operation: Operation, declaration: Declaration, branch: Branc
     if now.wall_ns < branch.latest_wall_ns:
         return False
     elapsed_ns = elapsed_at_most_ns(open_dispatches[0].at, now)
-    return elapsed_ns + declaration.time_limit_ns + KEY_MARGIN_NS <= declaration.window_ns
+    call_ns = declaration.grace_ns + declaration.time_limit_ns
+    return elapsed_ns + call_ns + KEY_MARGIN_NS <= declaration.window_ns
 
 
 def elapsed_at_least_ns(since: Instant, now: Instant) -> int:

@@ -13,6 +13,7 @@ import secrets
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import apsw
@@ -23,6 +24,7 @@ from intentlog.store import schema
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
 
+BUSY_POLL_S = 0.01
 BUSY_LIMIT_MS = 10_000
 WAL_BYTES = 4 * 1024 * 1024  # about 1,000 frames; written zeros, since a growing file doubles a commit's cost
 BALLAST_BYTES = 256 * 1024
@@ -290,7 +292,7 @@ def take_over_wal(connection: Connection, path: Path, wal_bytes: int) -> None:
         LogUnavailable: a reader or a stopped process prevents the checkpoint.
     """
     try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        _checkpoint(connection)
         connection.execute("BEGIN IMMEDIATE")
         grow(wal_of(path), wal_bytes)
         sync_folder(path.parent)  # SQLite ignores it if the sync of the WAL's new name fails
@@ -300,6 +302,20 @@ def take_over_wal(connection: Connection, path: Path, wal_bytes: int) -> None:
         raise LogUnavailable(f"{path} cannot be checkpointed", remedy=busy_remedy(path, error)) from error
     except (apsw.IOError, apsw.FullError, OSError) as error:
         raise LogUnavailable(f"{path} cannot be made durable: {error}", remedy="check the disk.") from error
+
+
+def _checkpoint(connection: Connection) -> None:
+    """Complete a checkpoint. While another process makes one, SQLite answers busy at once: that is waited for here."""
+    deadline_s = time.monotonic() + BUSY_LIMIT_MS / 1000
+    while True:
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except apsw.BusyError:
+            if time.monotonic() >= deadline_s:
+                raise
+            time.sleep(BUSY_POLL_S)
+        else:
+            return
 
 
 def grow(path: Path, size_bytes: int) -> None:
