@@ -18,12 +18,13 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test model check protocol clean lock
+.PHONY: help demo test model coverage check protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
 	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
 	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
+	@echo 'make coverage  hold each core module to 100 % of its branches, by its own tests alone (a minute)'
 	@echo 'make check   lint, format, types, import order, style'
 	@echo 'make protocol  write docs/protocol.md anew: the tables, the invariants, and the tests that hold them'
 	@echo 'make lock    compile requirements/dev.txt anew, with the newest versions (needs the network)'
@@ -40,6 +41,9 @@ test: $(INSTALLED)
 # -rP: what each search covered is printed by its test, and only shown of one that failed unless asked for.
 model: $(INSTALLED)
 	@INTENTLOG_MODEL=large $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rP tests/model $(PYTEST_ARGS)
+
+coverage: $(INSTALLED)
+	@$(BIN)/python tests/core_coverage.py
 
 check: $(INSTALLED)
 	@echo 'ruff check'

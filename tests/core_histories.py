@@ -99,8 +99,11 @@ def record_of(text: str, world: World) -> r.Record:
     flags = set(rest[1:] if target else rest)
     attempt_text, _, number = target.partition(".")
     attempt = int(attempt_text) if attempt_text else world.branch.attempt + (verb == "open")
+    if verb == "close":
+        usual = End.CANCELLED if world.branch.cancelled else End.COMPLETED
+        return r.AttemptClosed(attempt=attempt, end=next((e for e in End if e in flags), usual))
     if verb in _BRANCH:
-        return _BRANCH[verb](attempt, flags)
+        return _BRANCH[verb](attempt)
     generation = 2 if "g2" in flags else 1
     intent = {"attempt": attempt, "step": STEP, "generation": generation}
     spoken_for = world.operation(generation)
@@ -132,7 +135,7 @@ def record_of(text: str, world: World) -> r.Record:
             todo = r.Resolution.RETRY if never else r.Resolution.RECALL
             return r.Classified(**intent, last_state=last_state, classification=verdict, resolution=todo)
         case "renewed":
-            return r.Renewed(**intent, by="ann", why="again")
+            return r.Renewed(**intent, **expect, by="ann", why="again")
         case "supplied":
             return r.Supplied(**intent, by="ann", why="known")
         case _:
@@ -140,11 +143,15 @@ def record_of(text: str, world: World) -> r.Record:
 
 
 def header(flags: set[str]) -> dict[str, object]:
-    """Tool, declaration, request id and digest; `drift`, `tool` and `key` make one of them another."""
+    """Tool, declaration, request id and digest; `drift`, `tool` and `key` make one of them another.
+
+    A key is remembered for an hour; with `brief` for so long that a repeat may begin within 5 seconds, 5 records.
+    """
     kind = next((k for k in EffectKind if k in flags), EffectKind.IDEMPOTENT)
+    window_ns = (75 if "brief" in flags else 3600) * SECOND if kind is EffectKind.KEYED else 0
     return {
         "tool": "refund" if "tool" in flags else "charge",
-        "declaration": declared(kind, probe="asks" in flags, window_ns=3600 * SECOND if kind == "KEYED" else 0),
+        "declaration": declared(kind, probe="asks" in flags, window_ns=window_ns),
         "request_id": "other" if "key" in flags else f"id-{'g2' if 'g2' in flags else 'g1'}",
         "digest": "1:ff" if "drift" in flags else "1:00",
     }
@@ -168,11 +175,8 @@ def _of_dispatch(verb: str, intent: dict[str, object], flags: set[str], expect: 
 
 
 _BRANCH = {
-    "open": lambda attempt, _: r.AttemptOpened(attempt=attempt, owner=f"memory.{attempt}"),
-    "fence": lambda attempt, _: r.AttemptFenced(attempt=attempt),
-    "close": lambda attempt, flags: r.AttemptClosed(
-        attempt=attempt, end=next((e for e in End if e in flags), End.COMPLETED)
-    ),
-    "cancel": lambda attempt, _: r.CancelRequested(attempt=attempt, by="ann", why="stop"),
-    "note": lambda attempt, _: r.ApplicationEvent(attempt=attempt, name="n"),
+    "open": lambda attempt: r.AttemptOpened(attempt=attempt, owner=f"memory.{attempt}"),
+    "fence": lambda attempt: r.AttemptFenced(attempt=attempt),
+    "cancel": lambda attempt: r.CancelRequested(attempt=attempt, by="ann", why="stop"),
+    "note": lambda attempt: r.ApplicationEvent(attempt=attempt, name="n"),
 }

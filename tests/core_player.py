@@ -33,16 +33,20 @@ from intentlog.core.actions import (
     Wait,
 )
 from intentlog.core.check import check_branch
+from intentlog.core.decisions import renew, resolve
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.lifecycle import perform
 from intentlog.core.machine import Reason, Refusal
-from intentlog.core.records import Answer, Durability, ErrorText, Instant
+from intentlog.core.records import Answer, Durability, ErrorText, Instant, Settlement
 from intentlog.core.restart import open_attempt
 from intentlog.errors import NotSent, Rejected, Suspended
 from intentlog.store.memory import MemoryDisk, MemoryStore
 
 BRANCH = "order-1"
+INTENT = IntentId.of(BRANCH, 1, "charge")
 SECOND = 1_000_000_000
+RESET = ConnectionError("reset")  # an error that proves nothing
+NOT_APPLIED, APPLIED, UNKNOWN = (Answer.NOT_APPLIED, None), (Answer.APPLIED, b'"found"'), (Answer.UNKNOWN, None)
 ACTIONS_MAX = 60
 KINDS = {NotSent: ErrorKind.NOT_SENT, Rejected: ErrorKind.REJECTED, Suspended: ErrorKind.SUSPENDED}
 
@@ -108,6 +112,11 @@ class Player:
         assert type(raised.value) is error
         return raised.value
 
+    def renews(self) -> None:
+        """Decide, as a person, that the step shall happen once more."""
+        newest = self.operation.intents[-1].attempt
+        self.run(renew("orders.db", IntentId.of(BRANCH, newest, "charge"), "ann", "again"))
+
     def plan(
         self, kind: str = "UNSAFE", *, probe: bool = False, window_s: int = 3600, attempt: int = 0, **fields: Any
     ) -> Plan:
@@ -163,8 +172,8 @@ class Player:
 
     def _do(self, action: Action) -> Any:
         match action:
-            case Load(branch, step):
-                return self.store.view(branch, step)
+            case Load(branch, step, generation):
+                return self.store.view(branch, step, generation)
             case LoadBranch(branch):
                 return self.store.branch_view(branch)
             case Fetch(seq):
@@ -264,3 +273,48 @@ def crashed(kind: str, at: str, *calls: Any, **plan: Any) -> Player:
         action = script.send(first._do(action))
     script.close()
     return first.dies()
+
+
+# --- what programs, zombies and persons do ---------------------------------------------------------------------------
+
+
+def nothing(_: str) -> None:
+    """The tools of a program that has none."""
+
+
+def here(kind: str, **fields: Any) -> Callable[[str], Declaration]:
+    """The tools of a program that has this one."""
+    return lambda _: Player().plan(kind, **fields).declaration
+
+
+def decides(player: Player, settlement: str, **fields: Any) -> None:
+    """Ann says what became of the first attempt's intent."""
+    fields = {"intent": INTENT, "payload": None, "by": "ann", "why": "looked", "expect_seq": None, **fields}
+    player.run(resolve(settlement=Settlement(settlement), **fields))
+
+
+def late(player: Player, attempt: int, number: int, outcome: str) -> None:
+    """The outcome of a dispatch whose owner was given up."""
+    record = r.Committed(attempt=attempt, step="charge", dispatch_no=number, outcome=r.OutcomeKind(outcome))
+    assert isinstance(player.store.append([Append(BRANCH, record, b'"late"')])[0], Appended)
+
+
+def contradicted() -> Player:
+    """It was said not to have been sent; then the zombie's call turned out to have returned."""
+    player = Player().opens()
+    player.raises(NotSent, NotSent("refused"))
+    player = player.dies()
+    late(player, 1, 1, "RETURNED")
+    assert player.operation.contradicts
+    return player
+
+
+def interrupted_after(player: Player, script: Script[Any], appends: int) -> Player:
+    """The next process, after this one died in the middle of a script: so many records of it had become durable."""
+    action = next(script)
+    while appends or not isinstance(action, Append):
+        reply = player._do(action)
+        appends -= isinstance(action, Append)
+        action = script.send(reply)
+    script.close()
+    return player.dies("z")

@@ -429,7 +429,7 @@ def test_the_chain_is_what_the_format_says(link: tuple[Any, ...]) -> None:
         r.Suspended(attempt=1, step="s", reason="r"),
         r.ProbeAnswered(attempt=1, step="s", answer=r.Answer.UNKNOWN, expect_seq=4),
         r.Settled(attempt=1, step="s", settlement=r.Settlement.APPLIED, by="b", why="w", expect_seq=4),
-        r.Renewed(attempt=1, step="s", by="b", why="w"),
+        r.Renewed(attempt=1, step="s", by="b", why="w", expect_seq=9),
         r.Supplied(attempt=1, step="s", by="b", why="w"),
     ],
     ids=lambda record: type(record).__name__,

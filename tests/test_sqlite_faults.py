@@ -108,7 +108,7 @@ def test_a_failed_sync_of_the_outcome_hands_it_to_the_caller(bench: Bench) -> No
 
 
 def test_no_room_at_pending_is_no_poison(bench: Bench) -> None:
-    """SQLITE_FULL before the sync: nothing was written, no call; with room again the same log goes on."""
+    """SQLITE_FULL before the sync: nothing was written, no call; with room again the same log goes on (I1)."""
     with bench.open() as log, log.attempt("order") as attempt:
         bench.fail("xWrite", 0, apsw.SQLITE_FULL)
         with pytest.raises(LogUnavailable, match="no room") as caught:
@@ -121,7 +121,7 @@ def test_no_room_at_pending_is_no_poison(bench: Bench) -> None:
 
 
 def test_no_room_after_the_call_releases_the_ballast(bench: Bench) -> None:
-    """The disk fills between Dispatched and Committed: the ballast goes, the append is made once more, nothing lost."""
+    """The disk fills between Dispatched and Committed: the ballast goes, the append is made again (I5)."""
     ballast = bench.path.with_name("log.db.d") / "ballast"
     full_once: list[bool] = []
 
@@ -152,7 +152,7 @@ def test_no_room_after_the_call_releases_the_ballast(bench: Bench) -> None:
 
 
 def test_no_room_between_pending_and_dispatched_means_no_call(bench: Bench) -> None:
-    """The disk is full at Dispatched: no call, the Pending stands; the same attempt may go on when there is room."""
+    """The disk is full at Dispatched: no call, the Pending stands; the attempt may go on when there is room (I1)."""
     with bench.open() as log, log.attempt("order") as attempt:
         writes: list[int] = []
         original = bench.vfs.reached
@@ -175,7 +175,7 @@ def test_no_room_between_pending_and_dispatched_means_no_call(bench: Bench) -> N
 
 
 def test_a_failed_checkpoint_poisons_what_comes_after_not_what_was(bench: Bench) -> None:
-    """A sync that fails inside upkeep: acknowledged records stand, the next append is refused."""
+    """A sync that fails inside upkeep: acknowledged records stand, the next append is refused (I5, I8)."""
     with pytest.raises(LogPoisoned), bench.open() as log, log.attempt("order") as attempt:
         done = 0
         for number in range(400):

@@ -38,7 +38,7 @@ def ask_model(prompt: str) -> str:
 
 
 def test_three_commits_and_three_syncs_by_the_counters(tmp_path: Path) -> None:
-    """Each effect adds 3 commits and 3 syncs, on a plain log and on an event loop."""
+    """Each effect adds 3 commits and 3 syncs, on a plain log and on an event loop (I7)."""
     with Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
         for number in range(5):
             before = log.counters
@@ -55,7 +55,7 @@ def test_three_commits_and_three_syncs_by_the_counters(tmp_path: Path) -> None:
 
 
 def test_three_syncs_by_the_vfs(tmp_path: Path) -> None:
-    """What SQLite asks of the disk agrees with the counters: 3 xSync an effect, all of the WAL."""
+    """What SQLite asks of the disk agrees with the counters: 3 xSync an effect, all of the WAL (I7)."""
     vfs = CountingVFS("counting-three")
     engine = open_engine(tmp_path / "log.db", Settings(), read_only=False, vfs=vfs.name)
     with Log(engine) as log, log.attempt("order") as attempt:
@@ -67,7 +67,7 @@ def test_three_syncs_by_the_vfs(tmp_path: Path) -> None:
 
 
 def test_a_read_has_no_sync_of_its_own_and_one_if_immediate(tmp_path: Path) -> None:
-    """READ: 0 commits and 0 syncs; its record travels with the next one. IMMEDIATE: 1 and 1."""
+    """READ: 0 commits and 0 syncs; its record travels with the next one. IMMEDIATE: 1 and 1 (I5)."""
     vfs = CountingVFS("counting-read")
     engine = open_engine(tmp_path / "log.db", Settings(), read_only=False, vfs=vfs.name)
     with Log(engine) as log, log.attempt("order") as attempt:
@@ -126,7 +126,7 @@ PROGRAM = """
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed; the two other witnesses ran")
 def test_sync_sync_call_sync_by_strace(tmp_path: Path) -> None:
-    """The kernel sees, for each effect: a sync of the WAL, another, the tool's own write and sync, a third."""
+    """The kernel sees, for each effect: a sync of the WAL, another, the tool's own write and sync, a third (I1, I7)."""
     program, mark, trace = tmp_path / "program.py", tmp_path / "mark", tmp_path / "trace"
     program.write_text(dedent(PROGRAM), encoding="utf-8")
     calls = "trace=fsync,fdatasync,sync_file_range,msync,openat,write,pwrite64"

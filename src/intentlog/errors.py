@@ -131,7 +131,8 @@ class InDoubt(IntentLogError):
     """The effect may have been sent, and its class cannot settle it (yet). `__cause__` is the call's own error.
 
     Attributes:
-        not_before: the earliest wall-clock time (UTC) at which a probe's "not applied" will count, or None.
+        not_before: until when (wall clock, UTC) a call of it may still land, as far as the log can tell: a probe's "not
+            applied" counts only after it, and a person who looks should look then. None: that time is past.
     """
 
     code = "in_doubt"

@@ -87,8 +87,8 @@ class Store(Protocol):
         """
         ...
 
-    def view(self, branch: str, step: str) -> View:
-        """The branch, the current generation of a step's operation, and the clocks."""
+    def view(self, branch: str, step: str, generation: int | None = None) -> View:
+        """The branch, the current generation of a step's operation (or the one that is named), and the clocks."""
         ...
 
     def branch_view(self, branch: str) -> BranchView:

@@ -114,7 +114,7 @@ def test_what_the_machine_refuses_is_not_written(store: Store) -> None:
 
 
 def test_a_refused_member_does_not_hurt_the_others_of_its_commit(store: Store) -> None:
-    """Entries of different effects in one commit: one sync for all, refusals left out."""
+    """Entries of different effects in one commit: one sync for all, refusals left out (I7)."""
     append(store, opened(store), opened(store, "other"), pending("a"), pending("b"))
     before = store.counters
     replies = store.append([dispatched("a"), dispatched("missing"), dispatched("b")])
@@ -154,7 +154,7 @@ def test_open_operations_and_unfinished_branches_are_found(store: Store) -> None
 def test_view_answers_the_current_generation(store: Store) -> None:
     """After a renewal the new generation is the operation; the old one stays as it was."""
     append(store, opened(store), pending(), dispatched(), returned())
-    store.append([Append("order", r.Renewed(attempt=1, step="charge", by="ada", why="again"))])
+    store.append([Append("order", r.Renewed(attempt=1, step="charge", by="ada", why="again", expect_seq=4))])
     view = store.view("order", "charge")
     assert view.operation is not None
     assert (view.operation.generation, view.operation.verdict) == (2, r.Verdict.NEVER_SENT)
@@ -192,7 +192,7 @@ def test_an_owner_lives_until_its_store_is_closed(reopen: Reopen) -> None:
 
 
 def test_salt_is_secret_enough_and_stays(reopen: Reopen) -> None:
-    """The log's salt is the same after reopening: request ids are stable."""
+    """The log's salt is the same after reopening: request ids are stable (I6)."""
     salt = reopen().salt
     assert len(salt) >= 16
     assert reopen().salt == salt

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from core_histories import BRANCH, World, build, forced
+from core_player import Player
 from msgspec.structs import replace
 
 from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.check import INVARIANTS, check_branch
-from intentlog.core.records import Stored
+from intentlog.core.records import Durability, Stored
 from intentlog.core.state import Fate
 
 SOUND = (
@@ -118,6 +119,18 @@ def test_each_changed_row_is_found() -> None:
         assert "branch's row" in found.text
 
 
+@pytest.mark.parametrize(("kind", "at"), [("UNSAFE", 2), ("READ", 2)])
+def test_a_request_id_that_is_not_this_logs_is_found(kind: str, at: int) -> None:
+    """I6: with the log's secret each key is derived again, a READ's as a Pending's; without it, none is."""
+    player = Player().opens()
+    player.performs("paid", kind=kind, read_durability=Durability.IMMEDIATE)
+    row, history = player.disk.live.branches[BRANCH], list(player.store.history(BRANCH))
+    rows = {(o.step, o.generation): o for _, o in player.store.operations(BRANCH, open_only=False)}
+    assert check_branch(BRANCH, row, history, rows, player.store.salt) == []
+    assert check_branch(BRANCH, row, history, rows) == []
+    assert check_branch(BRANCH, row, history, rows, b"another") == [(at, "its request id is not that of this log")]
+
+
 # --- forged histories: chained as if admitted, and against an invariant --------------------------------------------
 
 PAID = "open, pending 1, dispatched 1.1, returned 1.1"
@@ -183,6 +196,6 @@ def test_invariants_hold_per_operation() -> None:
 
 
 def test_every_invariant_of_the_records_is_checked() -> None:
-    """I5, I7, I8 and I9 cannot be seen in a history; the others have a function each."""
+    """Four of the nine cannot be seen in a history; the others have a function each."""
     assert set(INVARIANTS) == set(FORGED) == {"I1", "I2", "I3", "I4", "I6"}
     assert codec.FORMAT_VERSION == 1

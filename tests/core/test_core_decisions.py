@@ -1,231 +1,92 @@
-"""Opening, closing and recovering a branch, and a person's decision, driven by hand (DESIGN 5, 6)."""
+"""What a person decides, driven by hand: resolve, supply, renew, cancel, note (DESIGN 3, 5, 6; I9)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_player import BRANCH, SECOND, Player, Stop, crashed
-from msgspec.structs import replace
+from core_player import (
+    BRANCH,
+    INTENT,
+    RESET,
+    Player,
+    contradicted,
+    crashed,
+    decides,
+    late,
+    nothing,
+)
 
 from intentlog.core import records as r
-from intentlog.core.actions import Append, Appended, Call, IntentId, Interrupted, Probe
-from intentlog.core.decisions import resolve
-from intentlog.core.effects import Declaration
-from intentlog.core.lifecycle import perform
-from intentlog.core.machine import Reason
-from intentlog.core.records import Answer, End, Resolution, Settlement
-from intentlog.core.replay import replay
-from intentlog.core.restart import close_attempt, known_intent, open_attempt, recover_branch
-from intentlog.core.settling import known
-from intentlog.errors import BranchBusy, Fenced, InDoubt, NotInDoubt, StaleDecision, UnknownIntent
-
-RESET = ConnectionError("reset")
-NOT_APPLIED, APPLIED, UNKNOWN = (Answer.NOT_APPLIED, None), (Answer.APPLIED, b'"found"'), (Answer.UNKNOWN, None)
-INTENT = IntentId.of(BRANCH, 1, "charge")
-
-
-def nothing(_: str) -> None:
-    """The tools of a program that has none."""
-
-
-def here(kind: str, **fields: Any) -> Callable[[str], Declaration]:
-    """The tools of a program that has this one."""
-    return lambda _: Player().plan(kind, **fields).declaration
-
-
-def decides(player: Player, settlement: str, **fields: Any) -> None:
-    fields = {"intent": INTENT, "payload": None, "by": "ann", "why": "looked", "expect_seq": None, **fields}
-    player.run(resolve(settlement=Settlement(settlement), **fields))
-
-
-def late(player: Player, attempt: int, number: int, outcome: str) -> None:
-    record = r.Committed(attempt=attempt, step="charge", dispatch_no=number, outcome=r.OutcomeKind(outcome))
-    assert isinstance(player.store.append([Append(BRANCH, record, b'"late"')])[0], Appended)
-
-
-# --- opening and closing ------------------------------------------------------------------------------------------
-
-
-def test_a_living_owner_keeps_its_branch() -> None:
-    """BranchBusy: its attempt is open, or it was closed while a call of it still runs; nothing is written."""
-    player = Player().opens()
-    other = Player(player.disk, "b", player.clock)
-    with pytest.raises(BranchBusy, match="held by a"):
-        other.opens()
-    script = perform(player.plan())
-    action = next(script)
-    for _ in range(3):
-        action = script.send(player._do(action))
-    player.run(close_attempt(BRANCH, 1, End.CANCELLED, None))
-    with pytest.raises(BranchBusy):
-        other.opens()
-    assert other.did == []
-    late(player, 1, 1, "RETURNED")
-    assert other.opens().attempt == 2
-
-
-def test_the_second_of_two_openers_hears_that_it_is_busy() -> None:
-    """Both saw the same attempt; the table refuses the number that was taken."""
-    player = Player()
-    player.befalls["AttemptOpened"] = Reason.NUMBER
-    with pytest.raises(BranchBusy, match="at the same moment"):
-        player.opens()
-
-
-@pytest.mark.parametrize(
-    ("error", "wanted", "end"),
-    [
-        (None, "COMPLETED", "COMPLETED"),
-        (None, "CANCELLED", "CANCELLED"),
-        (RESET, "COMPLETED", "INDETERMINATE"),
-        (RESET, "CANCELLED", "INDETERMINATE"),
-    ],
+from intentlog.core.actions import Call, IntentId
+from intentlog.core.decisions import Cancelled, cancel, check_person, note, renew, resolve, supply
+from intentlog.core.records import Durability, End, Resolution, Settlement, Verdict
+from intentlog.core.restart import close_attempt
+from intentlog.core.state import Branch
+from intentlog.errors import (
+    ArgumentDrift,
+    ArgumentsNotRecordable,
+    AttemptCancelled,
+    InDoubt,
+    NotInDoubt,
+    NotSent,
+    OutcomeUnavailable,
+    StaleDecision,
+    UnknownIntent,
 )
-def test_the_records_decide_how_an_attempt_ends(error: Exception | None, wanted: str, end: str) -> None:
-    """DESIGN 6: INDETERMINATE if any dispatch has no outcome, whatever was wished for."""
-    player = Player().opens()
-    if error:
-        player.raises(InDoubt, error)
-    else:
-        player.performs("paid")
-    assert player.run(close_attempt(BRANCH, 1, End(wanted), None)) == end
-    with pytest.raises(Fenced, match="cannot be closed"):
-        player.run(close_attempt(BRANCH, 1, End.COMPLETED, None))
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        lambda _: open_attempt(BRANCH, "b.1", nothing),
-        lambda _: recover_branch(BRANCH, nothing, certain=True),
-        lambda _: resolve(INTENT, Settlement.APPLIED, None, "ann", "saw it", None),
-    ],
-    ids=["open", "recover", "resolve"],
-)
-def test_a_cancellation_is_not_turned_into_the_drivers_word(script: Any) -> None:
-    """Interrupted is between driver and script; the caller of a restart sees its own cancellation."""
+def renews(player: Player, intent: IntentId = INTENT, by: str = "ann") -> None:
+    player.run(renew("orders.db", intent, by, "again"))
+
+
+def supplies(player: Player, payload: bytes = b'"by hand"', intent: IntentId = INTENT) -> None:
+    player.run(supply(intent, payload, "ann", "known"))
+
+
+def cancels(player: Player, branch: str = BRANCH) -> Cancelled:
+    return player.run(cancel(branch, "ann", "stop", nothing))
+
+
+def branch_of(player: Player) -> Branch:
+    return player.store.branch_view(BRANCH).branch
+
+
+def person(player: Player) -> Player:
+    """Somebody at the command line, on the same log."""
+    return Player(player.disk, "p", player.clock)
+
+
+DECISIONS = {
+    "resolve": lambda by, intent: resolve(intent, Settlement.APPLIED, None, by, "why", None),
+    "supply": lambda by, intent: supply(intent, b"1", by, "why"),
+    "renew": lambda by, intent: renew("orders.db", intent, by, "why"),
+    "cancel": lambda by, intent: cancel(intent.branch, by, "why", nothing),
+}
+
+
+@pytest.mark.parametrize("name", list(DECISIONS))
+def test_nobody_passes_for_a_part_of_the_library(name: str) -> None:
+    """I9: `by` is who decided; a name that begins as the library's own parts' do is refused, and nothing is written."""
     player = crashed("UNSAFE", "RETURNED", "lost")
-    player.befalls.update({"AttemptOpened": "landed", "AttemptFenced": "landed"})
-    with pytest.raises((Stop, Interrupted)) as raised:
-        player.run(script(player))
-    assert type(raised.value) is Stop
+    for by in ("intentlog:probe", "intentlog:"):
+        with pytest.raises(ArgumentsNotRecordable, match="the library's own"):
+            player.run(DECISIONS[name](by, INTENT))
+    assert player.did == []
+    check_person("intentlog")
 
 
-# --- classification -------------------------------------------------------------------------------------------------
-
-
-def test_a_restart_concludes_nothing_twice() -> None:
-    """recover: fenced once, classified once; it appends nothing when nothing changed, and lists the doubt each time."""
+@pytest.mark.parametrize("name", ["resolve", "supply", "renew"])
+@pytest.mark.parametrize("intent", ["order-1#7/charge", "order-1#1/refund", "order-9#1/charge"])
+def test_what_the_log_does_not_have_is_not_decided(name: str, intent: str) -> None:
+    """UnknownIntent: another attempt, step or branch than any in the log; nothing is written."""
     player = crashed("UNSAFE", "RETURNED", "lost")
-    first = player.run(recover_branch(BRANCH, nothing, certain=True))
-    assert player.did == ["AttemptFenced", "Classified"]
-    second = player.run(recover_branch(BRANCH, nothing, certain=True))
-    assert (second, len(player.did)) == (first, 2)
-    assert first[0].seq == player.operation.last_seq
-    assert player.is_sound()
-
-
-def test_a_decision_that_time_changes_is_recorded_anew() -> None:
-    """I9: the key was remembered, then forgotten: two classifications."""
-    player = crashed("KEYED", "RETURNED", "lost", window_s=80)
-    assert player.run(recover_branch(BRANCH, nothing, certain=True))[0].resolution is Resolution.RECALL
-    player.clock.ns += 60 * SECOND
-    assert player.run(recover_branch(BRANCH, nothing, certain=True))[0].resolution is Resolution.ASK_PERSON
-    assert player.did == ["AttemptFenced", "Classified", "Classified"]
-
-
-def test_recover_leaves_a_living_owner_alone() -> None:
-    """Nothing is concluded, nothing appended."""
-    player = Player().opens()
-    assert player.run(recover_branch(BRANCH, nothing, certain=True)) == []
+    with pytest.raises(UnknownIntent):
+        player.run(DECISIONS[name]("ann", IntentId(intent)))
     assert player.did == []
 
 
-def test_the_stricter_declaration_decides() -> None:
-    """DESIGN 4: recorded IDEMPOTENT, now UNSAFE: a person is asked; recorded UNSAFE, now IDEMPOTENT: too."""
-    for was, now in (("IDEMPOTENT", "UNSAFE"), ("UNSAFE", "IDEMPOTENT")):
-        player = crashed(was, "RETURNED", "lost")
-        assert player.run(recover_branch(BRANCH, here(now), certain=True))[0].resolution is Resolution.ASK_PERSON
-
-
-def test_recover_lets_probes_answer() -> None:
-    """It never calls; a tool that this program lacks is not asked."""
-    player = crashed("QUERYABLE", "RETURNED", "lost", probe=True)
-    assert player.run(recover_branch(BRANCH, nothing, certain=True))[0].resolution is Resolution.PROBE
-    player.probes = [UNKNOWN, NOT_APPLIED, APPLIED]
-    present = here("QUERYABLE", probe=True)
-    for todo in (Resolution.PROBE, Resolution.PROBE, Resolution.REPLAY):
-        [one] = player.run(recover_branch(BRANCH, present, certain=True))
-        assert (one.resolution, one.seq) == (todo, player.operation.last_seq)
-    assert "call" not in player.did
-    asked = next(action for action in player.seen if isinstance(action, Probe))
-    assert asked[:2] == ("charge", INTENT)
-    assert asked.arguments_seq == 2, "where the recorded arguments stand"
-    assert player.is_sound()
-
-
-def twice_dispatched(kind: str, **plan: Any) -> Player:
-    """Two attempts that died calling."""
-    player = crashed(kind, "RETURNED", "lost", **plan).opens()
-    player.probes = [UNKNOWN]
-    script = perform(player.plan(kind, **plan))
-    action = next(script)
-    while not (isinstance(action, Append) and isinstance(action.record, r.Dispatched)):
-        action = script.send(player._do(action))
-    player._do(action)
-    script.close()
-    return player.dies("c")
-
-
-def test_each_classification_carries_the_seq_that_a_decision_needs() -> None:
-    """`.seq`: the operation's newest record: give it to `resolve` as `expect_seq`; also where two intents are open."""
-    player = twice_dispatched("IDEMPOTENT")
-    found = player.run(recover_branch(BRANCH, here("UNSAFE"), certain=True))
-    assert [one.intent_id for one in found] == [INTENT, "order-1#2/charge"]
-    for one in found:
-        assert one.seq == player.operation.last_seq
-    decides(player, "APPLIED", expect_seq=found[0].seq)
-
-
-def test_one_answer_is_told_of_every_intent_that_it_settles() -> None:
-    """Two intents of one operation, one probe: both are to be replayed afterwards."""
-    player = twice_dispatched("KEYED", probe=True)
-    player.probes = [APPLIED]
-    found = player.run(recover_branch(BRANCH, here("KEYED", probe=True), certain=True))
-    assert player.probes == []
-    assert {one.resolution for one in found} == {Resolution.REPLAY}
-
-
-def test_superseded_names_the_dispatch_that_returned() -> None:
-    """A late RETURNED of the first dispatch closes the second attempt's: its record says which one returned."""
-    player = twice_dispatched("IDEMPOTENT")
-    late(player, 1, 1, "RETURNED")
-    player.opens()
-    settled = [s.record for s in player.store.history(BRANCH) if isinstance(s.record, r.Settled)]
-    assert [(one.attempt, one.superseded_by) for one in settled] == [(2, 1)]
-    assert player.is_sound()
-
-
-def test_what_a_faster_restart_concluded_is_taken() -> None:
-    """Two restarts at once: the slower one's records are refused, and it reports what stands."""
-    player = crashed("UNSAFE", "Dispatched")
-    other = Player(player.disk, "c", player.clock)
-    player.befalls["Classified"] = lambda: other.run(recover_branch(BRANCH, nothing, certain=True))
-    player.run(recover_branch(BRANCH, nothing, certain=True))
-    assert player.kinds().count("Settled(NEVER_SENT)") == 1
-    assert player.is_sound()
-
-
-def test_an_intent_that_nobody_classified_is_not_told_of() -> None:
-    """Where the record of a conclusion was refused and nobody else's stands, the restart concluded nothing (I9)."""
-    player = crashed("UNSAFE", "RETURNED", "lost")
-    player.befalls["Classified"] = Reason.NOT_IN_DOUBT
-    assert player.run(recover_branch(BRANCH, nothing, certain=True)) == []
-
-
-# --- a person's decision ---------------------------------------------------------------------------------------------
+# --- resolve ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_person_settles_what_a_dead_owner_left() -> None:
@@ -241,11 +102,8 @@ def test_a_person_settles_what_a_dead_owner_left() -> None:
 
 
 def test_a_decision_is_refused_where_none_is_due() -> None:
-    """UnknownIntent, NotInDoubt, StaleDecision: nothing is settled."""
+    """NotInDoubt, StaleDecision: nothing is settled."""
     player = crashed("UNSAFE", "RETURNED", "lost")
-    for name in ("order-1#7/charge", "order-1#1/refund"):
-        with pytest.raises(UnknownIntent):
-            decides(player, "APPLIED", intent=IntentId(name))
     with pytest.raises(StaleDecision, match="prepared at seq 1"):
         decides(player, "APPLIED", expect_seq=1)
     decides(player, "APPLIED")
@@ -272,15 +130,6 @@ def test_a_running_call_is_not_in_doubt() -> None:
     assert player.performs().value == "by hand"
 
 
-@pytest.mark.parametrize(("reason", "error"), [(Reason.STALE, StaleDecision), (Reason.NOT_IN_DOUBT, NotInDoubt)])
-def test_a_decision_that_was_overtaken(reason: Reason, error: type) -> None:
-    """The table has the last word, under the lock."""
-    player = crashed("UNSAFE", "RETURNED", "lost")
-    player.befalls["Settled(APPLIED)"] = reason
-    with pytest.raises(error):
-        decides(player, "APPLIED")
-
-
 @pytest.mark.parametrize("name", ["probe", "owner", "restart"])
 def test_a_person_may_have_any_name(name: str) -> None:
     """`by` is who decided: a person called as one of the library's own parts decides like any other (I4)."""
@@ -288,16 +137,262 @@ def test_a_person_may_have_any_name(name: str) -> None:
     decides(player, "NOT_APPLIED", by=name)
 
 
-# --- what a store owes --------------------------------------------------------------------------------------------
+def test_a_decision_about_an_older_attempt_is_not_one_about_a_newer() -> None:
+    """Who looked at the first attempt's call has not looked at the second's: named anew, or with `expect_seq` (I9)."""
+    player = crashed("IDEMPOTENT", "RETURNED", "lost").opens()
+    player.raises(InDoubt, RESET, kind="IDEMPOTENT")
+    with pytest.raises(StaleDecision, match="order-1#2/charge"):
+        decides(player, "NOT_APPLIED")
+    assert player.operation.effect_ran == "unknown"
+    decides(player, "NOT_APPLIED", intent=IntentId.of(BRANCH, 2, "charge"))
+    assert player.operation.effect_ran == "no"
+    assert player.is_sound()
 
 
-def test_a_store_that_answers_without_what_it_owes() -> None:
-    """The scripts' own assertions are loud."""
+def test_a_contradiction_is_closed_by_a_person() -> None:
+    """I3: it is done; a person who has seen both outcomes says so, and the value that was returned stays."""
+    player = contradicted()
+    decides(player, "APPLIED", expect_seq=player.operation.last_seq)
+    assert player.did == ["AttemptFenced", "Settled(APPLIED)"]
+    assert not player.operation.contradicts
+    assert player.opens().performs().value == "late"
+    with pytest.raises(NotInDoubt, match="DONE"):
+        decides(player, "APPLIED")
+    assert player.is_sound()
+
+
+def test_a_contradiction_is_closed_by_the_newest_attempts_name() -> None:
+    """Two attempts were closed; the record speaks for the operation, through the one that the log calls newest (I9)."""
+    player = Player().opens()
+    for owner in ("b", "c"):
+        player.raises(NotSent, NotSent("refused"))
+        player = player.dies(owner).opens()
+    late(player, 1, 1, "RETURNED")
+    decides(player, "APPLIED")
+    [*_, stored] = player.store.history(BRANCH)
+    assert (stored.record.attempt, stored.record.by) == (2, "ann")
+
+
+@pytest.mark.parametrize(
+    ("settlement", "fields", "why"),
+    [
+        ("NOT_APPLIED", {}, "if it shall happen once more, renew it"),
+        ("APPLIED", {"payload": b'"by hand"'}, "it has its outcome; none can be given"),
+        ("NOT_APPLIED", {"payload": b'"by hand"'}, "it has its outcome; none can be given"),
+    ],
+)
+def test_a_contradiction_is_not_argued_away(settlement: str, fields: dict[str, Any], why: str) -> None:
+    """I3: what returned cannot be said not to have happened, nor to have returned something else."""
+    player = contradicted()
+    with pytest.raises(NotInDoubt, match=why) as raised:
+        decides(player, settlement, **fields)
+    assert raised.value.effect_ran == "yes"
+    assert player.operation.contradicts
+    with pytest.raises(StaleDecision):
+        decides(player, settlement, **fields, expect_seq=1)
+
+
+# --- supply -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_value_is_supplied_once() -> None:
+    """DESIGN 10: done without a value; whoever knows it gives it, and every later replay has it (I9)."""
+    player = crashed("UNSAFE", "RETURNED", "lost")
+    decides(player, "APPLIED")
+    player.opens().raises(OutcomeUnavailable)
+    supplies(player)
+    assert player.performs().value == "by hand"
+    with pytest.raises(NotInDoubt, match="it needs no value: it has a value") as raised:
+        supplies(player, b"2")
+    assert raised.value.effect_ran == "yes"
+    assert player.is_sound()
+
+
+@pytest.mark.parametrize("at", ["call", "Dispatched"])
+def test_what_is_not_done_gets_no_value(at: str) -> None:
+    """A value does not settle a doubt, nor make done what was never sent."""
+    player = crashed("UNSAFE", at)
+    with pytest.raises(NotInDoubt, match="needs no value"):
+        supplies(player)
+    assert player.operation.decided is None
+
+
+# --- renew ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_renewed_happens_once_more() -> None:
+    """DESIGN 3: a new operation, with a key of its own (I6); the first keeps its outcome and its record (I9)."""
+    player = Player().opens()
+    first = player.performs("paid")
+    assert player.performs().replayed
+    player.did.clear()
+    renews(player)
+    assert player.did == ["Renewed"]
+    second = player.performs("paid again")
+    assert (second.value, second.replayed, second.intent_id) == ("paid again", False, first.intent_id)
+    assert second.request_id != first.request_id
+    assert player.dies().opens().performs().value == "paid again"
+    assert player.is_sound()
+
+
+@pytest.mark.parametrize("change", [{"digest": "1:ff", "arguments": b'{"cents":2}'}, {"tool": "refund"}])
+def test_what_is_renewed_may_be_another_call(change: dict[str, Any]) -> None:
+    """I6 holds within an operation: the new one may have other arguments or another tool, and then keeps to them."""
     player = Player().opens()
     player.performs("paid")
-    with pytest.raises(AssertionError, match="without its operation"):
-        known(None)
-    with pytest.raises(AssertionError, match="no intent of attempt 9"):
-        known_intent(player.operation, 9)
-    with pytest.raises(AssertionError, match="without an outcome"):
-        next(replay(player.plan(), replace(player.operation, decided=None)))
+    renews(player)
+    assert player.performs("other", **change).value == "other"
+    assert player.performs(**change).replayed
+    player.raises(ArgumentDrift)
+    assert player.is_sound()
+
+
+@pytest.mark.parametrize("error", [NotSent("refused"), RESET])
+def test_what_is_closed_may_be_renewed(error: Exception) -> None:
+    """Never sent, or settled as not applied: renewed as well, under a new key, in the same attempt."""
+    player = Player().opens()
+    with pytest.raises((NotSent, InDoubt)):
+        player.performs(error)
+    if error is RESET:
+        decides(player, "NOT_APPLIED")
+    before = player.operation.request_id
+    renews(player)
+    assert player.performs("paid").request_id != before
+    assert player.operation.generation == 2
+    assert player.is_sound()
+
+
+def test_a_doubt_is_settled_before_it_is_renewed() -> None:
+    """I4: else it might happen twice without anybody having said so; the error names the intent to resolve."""
+    player = crashed("UNSAFE", "RETURNED", "lost")
+    with pytest.raises(InDoubt, match="settled before it is renewed") as raised:
+        renews(player)
+    assert "intentlog resolve orders.db 'order-1#1/charge'" in raised.value.remedy
+    assert (raised.value.intent_id, raised.value.effect_ran) == (INTENT, "unknown")
+    assert player.did == []
+    decides(player, "APPLIED", payload=b"1")
+    renews(player)
+    assert player.opens().performs("paid").replayed is False
+
+
+def test_a_declared_intent_is_not_renewed() -> None:
+    """PENDING: its owner is about to call it; after a restart has closed it, it may be (I2)."""
+    player = crashed("UNSAFE", "Dispatched")
+    with pytest.raises(NotInDoubt, match="cannot be renewed now") as raised:
+        renews(player)
+    assert raised.value.effect_ran == "no"
+    player.opens()
+    renews(player)
+    assert player.operation.generation == 2
+    assert player.is_sound()
+
+
+def test_an_operation_is_renewed_once_for_each_call() -> None:
+    """Twice in a row is once: a person who asks again hears it. After its next call it may be renewed again."""
+    player = Player().opens()
+    keys = {player.performs("paid").request_id}
+    for generation in (2, 3):
+        renews(player)
+        for decide in DECISIONS["renew"], DECISIONS["resolve"], DECISIONS["supply"]:
+            with pytest.raises(NotInDoubt, match="renewed, and not called since"):
+                player.run(decide("ann", INTENT))
+        keys.add(player.performs("paid").request_id)
+        assert player.operation.generation == generation
+    assert len(keys) == 3
+    assert player.is_sound()
+
+
+def test_a_read_is_renewed_and_read_again() -> None:
+    """What was read is replayed for ever, until somebody wants to see it anew."""
+    read = {"kind": "READ", "read_durability": Durability.IMMEDIATE}
+    player = Player().opens()
+    first = player.performs("old", **read)
+    renews(player)
+    second = player.performs("new", **read)
+    assert (second.value, second.replayed) == ("new", False)
+    assert second.request_id != first.request_id
+    assert player.is_sound()
+
+
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "end", "verdict", "todo", "settled"),
+    [
+        ("Dispatched", End.CANCELLED, Verdict.NEVER_SENT, Resolution.RETRY, ["Settled(NEVER_SENT)"]),
+        ("call", End.INDETERMINATE, Verdict.MAY_HAVE_BEEN_SENT, Resolution.ASK_PERSON, []),
+    ],
+)
+def test_a_dead_owners_branch_is_closed(
+    at: str, end: End, verdict: Verdict, todo: Resolution, settled: list[str]
+) -> None:
+    """Fenced, what it left open classified, closed by the records (I2, I9); asked again, nothing more is written."""
+    player = crashed("UNSAFE", at)
+    found = cancels(player)
+    assert player.did == ["CancelRequested", "AttemptFenced", "Classified", *settled, "AttemptClosed"]
+    assert found.verdict is end
+    [one] = found.classifications
+    assert one[:4] == (INTENT, "DISPATCHED" if at == "call" else "PENDING", verdict, todo)
+    assert one.seq == player.operation.last_seq
+    assert branch_of(player).end is end
+    assert not branch_of(player).is_unfinished
+    before = len(player.did)
+    assert cancels(player).verdict is end
+    assert player.did[before:] == []
+    assert player.is_sound()
+
+
+def test_there_may_be_nothing_to_cancel() -> None:
+    """Ended for good: NotInDoubt; never begun: UnknownIntent, with the name in it. Nothing is written."""
+    player = Player().opens()
+    player.run(close_attempt(BRANCH, 1, End.COMPLETED, None))
+    with pytest.raises(NotInDoubt, match="nothing to cancel"):
+        cancels(person(player))
+    with pytest.raises(UnknownIntent, match="no attempt at branch 'order-9'"):
+        cancels(person(player), "order-9")
+    assert not branch_of(player).cancelled
+
+
+def test_whoever_opens_meanwhile_is_cancelled() -> None:
+    """A new attempt between the look and the record: the one that is current is cancelled, not the one that is past."""
+    player = crashed("UNSAFE", "Dispatched")
+    somebody = person(player)
+    somebody.befalls["CancelRequested"] = player.opens
+    assert cancels(somebody).verdict is End.CANCELLED
+    assert somebody.did == ["CancelRequested", "CancelRequested"]
+    assert (branch_of(player).attempt, branch_of(player).cancelled) == (2, True)
+    player.raises(AttemptCancelled)
+
+
+# --- note -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["nothing", "open", "closed", "cancelled"])
+def test_a_note_is_taken_whoever_owns_the_branch(text: str) -> None:
+    """A program's own event: of the current attempt, whatever its state; it changes nothing else (I5)."""
+    player = Player()
+    if text != "nothing":
+        player.opens()
+    if text == "closed":
+        player.run(close_attempt(BRANCH, 1, End.COMPLETED, None))
+    if text == "cancelled":
+        cancels(player)
+    before = branch_of(player)
+    somebody = person(player)
+    assert somebody.run(note(BRANCH, "seen", b'{"by":"ann"}', Durability.IMMEDIATE)) is None
+    [*_, stored] = player.store.history(BRANCH)
+    assert stored.record == r.ApplicationEvent(attempt=before.attempt, name="seen")
+    assert stored.payload == b'{"by":"ann"}'
+    after = branch_of(player)
+    assert (after.attempt, after.end, after.cancelled) == (before.attempt, before.end, before.cancelled)
+
+
+def test_a_note_may_wait() -> None:
+    """I5: EVENTUAL, it is durable no later than its branch's next Pending or close."""
+    player = Player().opens()
+    player.run(note(BRANCH, "seen", b"1", Durability.EVENTUAL))
+    assert [entry.record.name for entry in player.waiting] == ["seen"]
+    player.performs("paid")
+    kinds = [type(stored.record).__name__ for stored in player.store.history(BRANCH)]
+    assert kinds == ["AttemptOpened", "ApplicationEvent", "Pending", "Dispatched", "Committed"]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from itertools import permutations, product
 
 import pytest
-from core_histories import BRANCH, World, applied, at, build, grown, record_of
+from core_histories import World, applied, at, build, grown, record_of
 
-from intentlog.core import codec, fold, machine
+from intentlog.core import fold, machine
 from intentlog.core import records as r
 from intentlog.core.effects import EffectKind
 from intentlog.core.records import OutcomeKind, Verdict
-from intentlog.core.state import Branch, Fate, Intent, Operation, State
+from intentlog.core.state import Branch, Fate, Intent, State
 
 ONCE = "open, pending 1, dispatched 1.1"
 TWICE = f"{ONCE}, open, pending 2, dispatched 2.2"
@@ -215,19 +215,30 @@ CONTRADICTING = {
 }
 
 
-@pytest.mark.parametrize("late", list(OutcomeKind))
-@pytest.mark.parametrize("fate", list(Fate))
-def test_late_outcomes_contradict_or_not(fate: Fate, late: OutcomeKind) -> None:
-    """Every pair: late evidence is kept, loud where it contradicts; the first outcome of a dispatch stands."""
+def check_late(fate: Fate, late: OutcomeKind) -> None:
+    """One pair: what the dispatch came to, and whether the operation contradicts."""
     before = build(WITH_FATE[fate])
     assert before.operation().dispatch(1).fate is fate
-    after = build(f"{WITH_FATE[fate]}, {late.lower()} 1.1")
+    after = put(before, f"{late.lower()} 1.1", admitted=True)
     assert after.operation().contradicts is (str(fate) in CONTRADICTING[late])
     still = fate in (Fate.CALLING, Fate.ENDED)
     assert after.operation().dispatch(1).fate == (str(late) if still else fate)
     assert ((fate, late) in fold.CONTRADICTIONS) is after.operation().contradicts
     if late is OutcomeKind.RETURNED:
         assert summary(after)[:2] == ("DONE", "yes")
+
+
+@pytest.mark.parametrize("late", list(OutcomeKind))
+@pytest.mark.parametrize("fate", list(Fate))
+def test_late_outcomes_contradict_or_not(fate: Fate, late: OutcomeKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pair: late evidence is kept, loud where it contradicts; the first outcome of a dispatch stands.
+
+    And CONTRADICTIONS may lose none of its pairs and win no other.
+    """
+    check_late(fate, late)
+    monkeypatch.setattr(fold, "CONTRADICTIONS", fold.CONTRADICTIONS ^ {(fate, late)})
+    with pytest.raises(AssertionError):
+        check_late(fate, late)
 
 
 def test_a_contradiction_stays_known() -> None:
@@ -330,10 +341,47 @@ def test_a_record_without_its_operation_is_a_fault_of_the_table() -> None:
         fold.operation(None, r.Dispatched(attempt=1, step="s"), State.DISPATCHED, 1, at(1))
 
 
-def test_rows_survive_their_encoding() -> None:
-    """The folded rows read back equal: stores keep them, verify compares them."""
-    world = build(f"{TWICE}, ended 2.2, classified 1, probed 1.1, dispatched 2.3, returned 2.3, superseded 1")
-    assert codec.decode_operation(codec.encode_state(world.operation())) == world.operation()
-    assert codec.decode_branch(codec.encode_state(world.branch)) == world.branch
-    assert isinstance(world.operation(), Operation)
-    assert {stored.branch for stored in world.history} == {BRANCH}
+def test_the_better_answer_stands_whichever_came_first() -> None:
+    """A value that was returned goes before one that was found, and that before a refusal (I3); no order changes it."""
+    beside = f"{TWICE}, ended 2.2"
+    for text, fate in (
+        (f"{beside}, rejected 1.1, applied 2", "APPLIED"),
+        (f"{beside}, rejected 1.1, returned 2.2", "RETURNED"),
+        (f"{beside}, returned 2.2, rejected 1.1", "RETURNED"),
+        (f"{beside}, applied 2, rejected 1.1", "APPLIED"),
+        (f"{beside}, applied 2, returned 1.1", "RETURNED"),
+        (f"{beside}, rejected 1.1, rejected 2.2", "REJECTED"),
+    ):
+        assert build(text).operation().decided.fate == fate, text
+
+
+def test_a_fence_that_finds_nothing_new_moves_no_bound() -> None:
+    """A probe's settle time runs from the first fence after the newest dispatch; later ones do not put it off (I2)."""
+    fenced = build(f"{ONCE}, fence")
+    assert fenced.branch.fenced_at == at(4)
+    for text, second in (
+        ("open", 1),
+        ("open, open", 1),
+        (f"{ONCE}, fence, open", 4),
+        (f"{ONCE}, fence, open, pending 2, dispatched 2.2, ended 2.2, fence", 9),
+        (f"{ONCE}, open, open, fence", 4),
+        (f"{ONCE}, fence, open, pending 2, dispatched 2.2, fence", 8),
+        (f"{ONCE}, fence, open, pending 2, fence", 4),
+    ):
+        assert build(text).branch.fenced_at == at(second), text
+
+
+def test_a_pending_that_is_withdrawn_takes_no_doubt_along() -> None:
+    """NEVER_SENT closes its own intent; what an earlier attempt may have sent stays as it was (I2)."""
+    before = build(f"{ONCE}, open, pending 2")
+    for how in ("withdrawn 2", "open, never_sent 2"):
+        after = build(f"{ONCE}, open, pending 2, {how}")
+        assert (after.state(1), after.state(2)) == ("DISPATCHED", "SETTLED")
+        assert after.operation().dispatches == before.operation().dispatches
+        assert summary(after) == ("MAY_HAVE_BEEN_SENT", "unknown", None)
+
+
+def test_a_settled_dispatch_is_not_settled_again() -> None:
+    """I9: a decision speaks for what was open when it was made, and rewrites no earlier outcome."""
+    world = build(f"{ONCE}, not_sent 1.1, pending 1, dispatched 1.2, ended 1.2, applied 1")
+    assert fates(world) == ["NOT_SENT", "APPLIED"]

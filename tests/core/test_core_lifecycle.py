@@ -6,30 +6,26 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from core_player import BRANCH, SECOND, Player, Stop, crashed
+from core_player import APPLIED, BRANCH, NOT_APPLIED, RESET, SECOND, UNKNOWN, Player, Stop, crashed, decides, late
 
 from intentlog.core import records as r
 from intentlog.core.actions import Append, Call, NotMade
+from intentlog.core.lifecycle import perform
 from intentlog.core.machine import Reason
-from intentlog.core.records import Answer
 from intentlog.errors import (
     ArgumentDrift,
     AttemptCancelled,
     Fenced,
     InDoubt,
-    IntentLogError,
     LogPoisoned,
     LogUnavailable,
     NotSent,
     OutcomeNotRecorded,
-    OutcomeUnavailable,
     Rejected,
     Suspended,
 )
 
-RESET = ConnectionError("reset")
 CLASSES = ("IDEMPOTENT", "KEYED", "QUERYABLE", "UNSAFE")
-NOT_APPLIED, APPLIED, UNKNOWN = (Answer.NOT_APPLIED, None), (Answer.APPLIED, b'"found"'), (Answer.UNKNOWN, None)
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ def player() -> Player:
     return Player().opens()
 
 
-# --- endings, live and replayed ------------------------------------------------------------------------------------
+# --- endings, live and replayed ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -71,15 +67,6 @@ def test_what_an_error_proves(player: Player, error: Exception, recorded: str, r
     assert player.is_sound()
 
 
-def test_a_rejection_replays_as_one(player: Player) -> None:
-    """Live and replayed both raise Rejected, told apart by `.replayed`; it is never called again (I3)."""
-    assert not player.raises(Rejected, Rejected("no")).replayed
-    later = player.dies().opens()
-    found = later.raises(Rejected)
-    assert (found.replayed, found.error_type, found.effect_ran) == (True, "Rejected", "no")
-    assert later.did == []
-
-
 @pytest.mark.parametrize("error", [NotSent("refused"), Suspended("later")])
 def test_going_on_in_the_same_attempt(player: Player, error: Exception) -> None:
     """After NOT_SENT or Suspended: the same intent, a Pending anew, the next dispatch_no, the same request id (I6)."""
@@ -107,33 +94,107 @@ def test_a_signal_in_a_call_goes_on_its_way(player: Player) -> None:
     assert player.did[-2:] == ["call", "CallEnded"]
 
 
-def test_other_arguments_are_an_error(player: Player) -> None:
-    """I6: another digest or tool is ArgumentDrift, never a replay, and `effect_ran` is what is known."""
-    player.performs("paid")
-    for change in ({"digest": "1:ff"}, {"tool": "refund"}):
-        found = player.raises(ArgumentDrift, **change)
-        assert found.effect_ran == "yes"
-    player.store.append([Append(BRANCH, r.Renewed(attempt=1, step="charge", by="ann", why="again"))])
-    assert player.performs("paid", digest="1:ff").replayed is False, "a renewed operation is another one"
-    assert player.raises(ArgumentDrift).effect_ran == "yes"
-
-
-def test_values_that_cannot_be_kept_or_read(player: Player) -> None:
-    """Done without a value: the first caller gets what the tool returned, a replay OutcomeUnavailable."""
-    value = object()
-    assert player.performs(value).value is value
-    assert player.raises(OutcomeUnavailable).effect_ran == "yes"
-    assert player.store.record(4).record.value_missing
-
-    def unfit(payload: bytes) -> Any:
-        raise ValueError(payload)
-
+def test_a_read_takes_the_short_way(player: Player) -> None:
+    """DESIGN 4: nothing outside changes, so nothing is written before the call (I1's one exception)."""
+    assert player.performs("seen", kind="READ").value == "seen"
+    assert player.did == ["call", "RETURNED"]
     other = Player().opens()
-    assert other.performs("paid", decode=unfit).value == "paid", "what will not be read back is handed out as it came"
-    assert "cannot be read as the tool's type" in str(other.raises(OutcomeUnavailable, decode=unfit))
+    other.raises(NotSent, NotSent("refused"), kind="UNSAFE")
+    assert other.performs("seen", kind="READ").value == "seen", "what was once declared otherwise takes the long one"
+    assert other.did[-4:] == ["Pending", "Dispatched", "call", "RETURNED"]
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("kind", "answer", "did"),
+    [
+        ("UNSAFE", None, []),
+        ("QUERYABLE", UNKNOWN, ["probe", "ProbeAnswered(UNKNOWN)"]),
+        ("QUERYABLE", NOT_APPLIED, ["probe", "ProbeAnswered(NOT_APPLIED)"]),
+        ("QUERYABLE", APPLIED, ["probe", "ProbeAnswered(APPLIED)", "Settled(APPLIED)"]),
+        ("KEYED", UNKNOWN, ["probe", "ProbeAnswered(UNKNOWN)", "Pending", "Dispatched", "call", "RETURNED"]),
+        ("IDEMPOTENT", None, ["Pending", "Dispatched", "call", "RETURNED", "Settled(SUPERSEDED)"]),
+    ],
+)
+def test_what_may_have_been_sent_goes_by_its_class(kind: str, answer: Any, did: list[str]) -> None:
+    """I4: a person, a probe, or once more, after a restart; in doubt it is neither called nor written of."""
+    player = crashed(kind, "RETURNED", "lost", probe=answer is not None).opens()
+    player.probes = [answer]
+    if answer == APPLIED or "call" in did:
+        assert player.performs("again", kind=kind, probe=answer is not None).value in ("found", "again")
+    else:
+        player.raises(InDoubt, kind=kind, probe=answer is not None)
+    assert player.did[: len(did)] == did
+    assert player.did.count("call") == did.count("call")
+    assert player.is_sound()
+
+
+def test_superseded_records_are_each_an_append_of_their_own() -> None:
+    """I7: three attempts died calling; the fourth returns, and closes them one by one, after its own outcome."""
+    player = crashed("IDEMPOTENT", "RETURNED", "lost")
+    for owner in "cd":
+        player.opens()
+        script = perform(player.plan("IDEMPOTENT"))
+        action = next(script)
+        while not isinstance(action, Call):
+            action = script.send(player._do(action))
+        script.close()
+        player = player.dies(owner)
+    player.opens().performs("paid", kind="IDEMPOTENT")
+    assert player.did == ["Pending", "Dispatched", "call", "RETURNED", *["Settled(SUPERSEDED)"] * 3]
+    assert not player.operation.is_open
+    assert player.is_sound()
+
+
+def test_a_store_that_fails_after_the_outcome_does_not_hide_it() -> None:
+    """The outcome is durable; that its older intents' closing is not cannot make the caller lose it."""
+    player = crashed("IDEMPOTENT", "RETURNED", "lost").opens()
+    player.befalls["Settled(SUPERSEDED)"] = LogUnavailable("full")
+    assert player.performs("paid", kind="IDEMPOTENT").value == "paid"
+
+
+def test_a_key_that_is_forgotten_is_not_used() -> None:
+    """KEYED past its window: in doubt; with a probe: asked."""
+    player = crashed("KEYED", "RETURNED", "lost", window_s=80)
+    player.clock.ns += 20 * SECOND
+    player.opens().raises(InDoubt, kind="KEYED", window_s=80)
+    assert player.did == []
+
+
+def rejected_beside_open(kind: str = "IDEMPOTENT", **plan: Any) -> Player:
+    player = crashed(kind, "RETURNED", "lost", **plan).opens()
+    found = player.raises(Rejected, Rejected("no"), kind=kind, **plan)
+    assert (found.effect_ran, found.replayed) == ("unknown", False)
+    player.did.clear()
+    return player
+
+
+def test_rejected_beside_an_open_dispatch_is_never_called_again() -> None:
+    """I3: the caller gets Rejected with `effect_ran` unknown, live and replayed, until somebody settles it."""
+    player = rejected_beside_open()
+    found = player.raises(Rejected, kind="IDEMPOTENT")
+    assert (found.effect_ran, found.replayed, player.did) == ("unknown", True, [])
+    assert "resolve it" in found.remedy
+    decides(player, "NOT_APPLIED")
+    assert player.raises(Rejected, kind="IDEMPOTENT").effect_ran == "no"
+    other = rejected_beside_open()
+    decides(other, "APPLIED", payload=b'"by hand"')
+    assert other.performs(kind="IDEMPOTENT").value == "by hand"
+    assert other.is_sound()
+
+
+def test_retry_repeats_where_the_class_permits(player: Player) -> None:
+    """Each repeat waits twice as long, is a Dispatched of its own, and sends the same request id (I6, I7)."""
+    player.performs(RESET, NotSent("refused"), RESET, "paid", kind="IDEMPOTENT", retry_times=3)
+    calls = ["CallEnded", "NOT_SENT", "CallEnded", "RETURNED"]
+    waits = [["wait 1"], ["wait 2"], ["wait 4"], []]
+    rest = [["Dispatched", "call", end, *wait] for end, wait in zip(calls, waits, strict=True)]
+    assert player.did == ["Pending", *(name for part in rest for name in part)]
+    assert len({action.request_id for action in player.seen if isinstance(action, Call)}) == 1
+    assert [d.fate for d in player.operation.dispatches] == ["SUPERSEDED", "NOT_SENT", "SUPERSEDED", "RETURNED"]
+    assert player.is_sound()
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 def takes_over(player: Player) -> Callable[[], None]:
@@ -211,7 +272,7 @@ def test_late_evidence_is_replayed_instead_of_a_call() -> None:
     assert player.is_sound()
 
 
-# --- Interrupted and store errors at each append ---------------------------------------------------------------------
+# --- Interrupted and store errors at each append ----------------------------------------------------------------------
 
 NEVER, BOTH = ["Settled(NEVER_SENT)"], ["Pending", "Dispatched"]
 
@@ -252,17 +313,6 @@ def test_interrupted_by_a_refusal(player: Player, at: str) -> None:
     assert player.did == (["Pending"] if at == "Pending" else [*BOTH, *NEVER])
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "calls"),
-    [("Dispatched", "NOT_SENT", ()), ("Pending", "Settled(NEVER_SENT)", ()), ("RETURNED", "RETURNED", ("paid",))],
-)
-def test_interrupted_twice(player: Player, first: str, second: str, calls: tuple[str, ...]) -> None:
-    """A second cancellation, while the first is being recorded, is a cancellation as well: the caller sees one."""
-    fate = "interrupted" if first == "RETURNED" else "landed"
-    player.befalls[first] = (lambda: player.befalls.update({second: "landed"}), fate)
-    player.raises(Stop, *calls)
-
-
 @pytest.mark.parametrize("error", [LogPoisoned("disk"), LogUnavailable("full")])
 @pytest.mark.parametrize("at", ["Pending", "Dispatched"])
 def test_no_call_after_a_commit_that_failed(player: Player, at: str, error: Exception) -> None:
@@ -270,14 +320,6 @@ def test_no_call_after_a_commit_that_failed(player: Player, at: str, error: Exce
     player.befalls[at] = error
     assert player.raises(type(error), "never") is error
     assert "call" not in player.did
-
-
-@pytest.mark.parametrize("at", ["Pending", "Dispatched"])
-def test_a_failed_commit_does_not_deny_an_earlier_call(at: str) -> None:
-    """An error's `.effect_ran` folds the operation: with an earlier dispatch open it is not "no"."""
-    player = crashed("IDEMPOTENT", "RETURNED", "lost").opens()
-    player.befalls[at] = LogUnavailable("full")
-    assert player.raises(LogUnavailable, kind="IDEMPOTENT").effect_ran == "unknown"
 
 
 @pytest.mark.parametrize("error", [LogPoisoned("disk"), LogUnavailable("full")])
@@ -293,18 +335,41 @@ def test_an_outcome_that_cannot_be_written_is_handed_out(player: Player, error: 
         assert (found.outcome, found.effect_ran) == (refusal, "no")
 
 
-def test_an_unwritten_refusal_does_not_speak_for_an_earlier_dispatch() -> None:
-    """NOT_SENT that could not be recorded, beside an open dispatch: whether the effect ran is unknown."""
+def test_an_outcome_that_the_log_refuses_is_handed_out(player: Player) -> None:
+    """No rule refuses an owner its outcome; if one did, the caller would have it all the same, and hear of it (I5)."""
+    player.befalls["RETURNED"] = Reason.NUMBER
+    found = player.raises(OutcomeNotRecorded, "paid")
+    assert (found.outcome, found.effect_ran) == ("paid", "yes")
+
+
+def gone(*_: str) -> Any:
+    """A look at a log whose disk was taken away."""
+    raise LogUnavailable("the disk is gone")
+
+
+@pytest.mark.parametrize(("error", "raised"), [(RESET, InDoubt), (NotSent("refused"), NotSent)])
+def test_what_is_known_of_a_call_comes_before_the_logs_trouble(player: Player, error: Exception, raised: type) -> None:
+    """A log that fails at the look after the call: the caller hears what the call proved, and no repeat is made."""
+
+    def meanwhile(_: Call) -> Exception:
+        player.store.view = gone
+        return error
+
+    assert player.raises(raised, meanwhile, kind="IDEMPOTENT", retry_times=3).__cause__ is error
+    assert player.did.count("call") == 1
+
+
+def test_the_logs_trouble_is_told_where_no_call_was_made() -> None:
+    """A record was refused, and the log then fails: nothing is to be known of a call, so the store's error is told."""
     player = crashed("IDEMPOTENT", "RETURNED", "lost").opens()
-    player.befalls["NOT_SENT"] = LogUnavailable("full")
-    assert player.raises(OutcomeNotRecorded, NotSent("refused"), kind="IDEMPOTENT").effect_ran == "unknown"
 
+    def overtaken() -> None:
+        late(player, 1, 1, "RETURNED")
+        player.store.view = gone
 
-def test_interrupted_and_then_the_outcome_cannot_be_written(player: Player) -> None:
-    """Not landed, and the second try fails: the outcome is still handed to the caller."""
-    full = LogUnavailable("full")
-    player.befalls["RETURNED"] = (lambda: player.befalls.update({"RETURNED": full}), "interrupted")
-    assert player.raises(OutcomeNotRecorded, "paid").outcome == "paid"
+    player.befalls["Pending"] = overtaken
+    player.raises(LogUnavailable, kind="IDEMPOTENT")
+    assert "call" not in player.did
 
 
 def test_an_end_that_cannot_be_recorded_is_said(player: Player) -> None:
@@ -315,75 +380,3 @@ def test_an_end_that_cannot_be_recorded_is_said(player: Player) -> None:
     before = len(player.did)
     assert player.performs("paid", kind="IDEMPOTENT").value == "paid"
     assert player.did[before:] == ["CallEnded", "Dispatched", "call", "RETURNED"]
-
-
-def test_a_probe_of_a_call_not_seen_to_end_does_not_spin(player: Player) -> None:
-    """The same with a probe: the machine refuses its answer while a call may run, and asking again cannot end that."""
-    player.befalls["CallEnded"] = LogUnavailable("full")
-    player.raises(InDoubt, RESET, kind="QUERYABLE", probe=True)
-    player.probes = [UNKNOWN] * 50
-    player.raises(InDoubt, kind="QUERYABLE", probe=True)
-    assert player.did.count("probe") <= 1
-
-
-def test_what_became_of_the_operation_meanwhile_is_told() -> None:
-    """A zombie's call that ends ambiguously after the newer attempt's returned: the effect did run."""
-    player = Player().opens()
-    newer = Player(player.disk, "b", player.clock)
-
-    def meanwhile(call: Call) -> Exception:
-        player.disk.owners.discard("a")
-        newer.opens().performs("paid", kind="IDEMPOTENT")
-        return RESET
-
-    try:
-        effect_ran = player.performs(meanwhile, kind="IDEMPOTENT") and "yes"
-    except IntentLogError as error:
-        effect_ran = error.effect_ran
-    assert effect_ran == "yes"
-
-
-# --- Retry --------------------------------------------------------------------------------------------------------
-
-
-def test_retry_repeats_where_the_class_permits(player: Player) -> None:
-    """Each repeat waits twice as long, is a Dispatched of its own, and sends the same request id (I6, I7)."""
-    player.performs(RESET, NotSent("refused"), RESET, "paid", kind="IDEMPOTENT", retry_times=3)
-    calls = ["CallEnded", "NOT_SENT", "CallEnded", "RETURNED"]
-    waits = [["wait 1"], ["wait 2"], ["wait 4"], []]
-    rest = [["Dispatched", "call", end, *wait] for end, wait in zip(calls, waits, strict=True)]
-    assert player.did == ["Pending", *(name for part in rest for name in part)]
-    assert len({action.request_id for action in player.seen if isinstance(action, Call)}) == 1
-    assert [d.fate for d in player.operation.dispatches] == ["SUPERSEDED", "NOT_SENT", "SUPERSEDED", "RETURNED"]
-    assert player.is_sound()
-
-
-def test_retry_ends(player: Player) -> None:
-    """After `times` repeats the caller gets what the last one proved, of the operation as a whole."""
-    found = player.raises(InDoubt, RESET, RESET, RESET, kind="IDEMPOTENT", retry_times=2)
-    assert (player.did.count("call"), found.__cause__) == (3, RESET)
-    other = Player().opens()
-    assert other.raises(NotSent, RESET, NotSent("no"), kind="KEYED", retry_times=1).effect_ran == "unknown"
-
-
-@pytest.mark.parametrize("kind", ["UNSAFE", "QUERYABLE"])
-def test_retry_does_not_repeat_what_may_have_landed(player: Player, kind: str) -> None:
-    """I4: an ambiguous end of these is a doubt, with the call's error as its cause; only NOT_SENT is repeated."""
-    assert player.raises(InDoubt, RESET, kind=kind, retry_times=3).__cause__ is RESET
-    assert player.did.count("call") == 1
-    other = Player().opens()
-    assert other.performs(NotSent("no"), NotMade("too late"), "paid", kind=kind, retry_times=3).value == "paid"
-    assert other.is_sound()
-
-
-def test_retry_does_not_wait_for_nothing(player: Player) -> None:
-    """Where no repeat is permitted, the caller hears InDoubt at once, not after the backoff."""
-    player.raises(InDoubt, RESET, kind="UNSAFE", retry_times=3)
-    assert not [name for name in player.did if name.startswith("wait")]
-
-
-@pytest.mark.parametrize("error", [Rejected("no"), Suspended("later")])
-def test_retry_leaves_other_answers(player: Player, error: Exception) -> None:
-    """A definite no, and a tool that waits for something, are not repeated."""
-    player.raises(type(error), error, kind="IDEMPOTENT", retry_times=3)
-    assert player.did.count("call") == 1

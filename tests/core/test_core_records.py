@@ -1,17 +1,14 @@
-"""Records in bytes: every one round-trips, and format version 1 is pinned; intents' names; values (DESIGN 2, 8, 10)."""
+"""Records in bytes: every one round-trips, format version 1 is pinned, each has its crash points (DESIGN 8)."""
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
-from typing import Any
 
 import pytest
 
+from intentlog import failpoints
 from intentlog.core import codec
 from intentlog.core import records as r
-from intentlog.core.actions import IntentId
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Answer, End, ErrorText, OutcomeKind, Resolution, Settlement, Verdict
 
@@ -121,7 +118,10 @@ GOLDEN = [
             '"classification":"MAY_HAVE_BEEN_SENT","resolution":"ASK_PERSON"}'
         ),
     ),
-    (r.Renewed(**CHARGE, by="ann", why="w"), '{"kind":"Renewed","attempt":2,"step":"charge","by":"ann","why":"w"}'),
+    (
+        r.Renewed(**CHARGE, by="ann", why="w", expect_seq=9),
+        '{"kind":"Renewed","attempt":2,"step":"charge","by":"ann","why":"w","expect_seq":9}',
+    ),
     (r.Supplied(**CHARGE, by="ann", why="w"), '{"kind":"Supplied","attempt":2,"step":"charge","by":"ann","why":"w"}'),
 ]
 
@@ -166,121 +166,33 @@ def test_records_do_not_change() -> None:
             record.attempt = 9
 
 
-# --- intents' names ------------------------------------------------------------------------------------------------
+# --- crash points ----------------------------------------------------------------------------------------------------
+
+# A record, and the word for it in `before_...` and `after_...`: users' crash tests name them, so that they stay.
+POINTS = {
+    "AttemptOpened": "opened",
+    "AttemptFenced": "fenced",
+    "AttemptClosed": "closed",
+    "CancelRequested": "cancelled",
+    "ApplicationEvent": "event",
+    "Pending": "pending",
+    "Dispatched": "dispatched",
+    "Committed": "committed",
+    "CallEnded": "call_ended",
+    "Suspended": "suspended",
+    "ProbeAnswered": "probe_answered",
+    "Settled": "settled",
+    "Classified": "classified",
+    "Renewed": "renewed",
+    "Supplied": "supplied",
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("order-1042#2/charge", ("order-1042", 2, "charge")),
-        ("a/b#12/charge~2", ("a/b", 12, "charge~2")),
-        ("a#1/b#2/charge", ("a#1/b", 2, "charge")),
-        ("a#1#2/c", ("a#1", 2, "c")),
-        ("a#1/c#3", ("a", 1, "c#3")),
-        (" #1/ ", (" ", 1, " ")),
-        ("ä#1/ö", ("ä", 1, "ö")),
-    ],
-)
-def test_an_intents_name_is_parsed_from_the_right(text: str, parts: tuple[str, int, str]) -> None:
-    """`order-1042#2/charge`: a branch may hold `/` and `#`, a step no `/`; a name is text, and read as it was made."""
-    intent = IntentId(text)
-    assert (intent.branch, intent.attempt, intent.step) == parts
-    assert IntentId.of(*parts) == text == str(intent)
-    for again in (pickle.loads(pickle.dumps(intent)), copy.deepcopy(intent)):
-        assert (type(again), again, again.branch, again.attempt, again.step) == (IntentId, text, *parts)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a",
-        "a/b",
-        "a#1",
-        "a#1/",
-        "#1/b",
-        "a#/b",
-        "a#x/b",
-        "a#-1/b",
-        "a#1.0/b",
-        "a#²/b",
-        "a#\u0661/b",
-        "a# 1/b",
-        "a1/b",
-    ],
-)
-def test_a_malformed_name_is_refused(text: str) -> None:
-    """ValueError says the form."""
-    with pytest.raises(ValueError, match="BRANCH#ATTEMPT/STEP"):
-        IntentId(text)
-
-
-# --- values, digests, keys -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", [None, 1, "null", [1.5, None], {"b": 1, "a": {"null": [None]}}, [[], {}]])
-def test_values_round_trip(value: Any) -> None:
-    """JSON, keys sorted, no white space."""
-    encoded = codec.encode_value(value, 100)
-    assert codec.decode_value(encoded, Any) == value
-    assert encoded == json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": {"b": [-float("inf")]}}, (None, {float("nan")})])
-def test_what_is_not_finite_is_refused(value: Any) -> None:
-    """DESIGN 10: NaN is refused before Pending, however deep."""
-    with pytest.raises(codec.NotRecordable, match="not finite"):
-        codec.encode_value(value, 100)
-
-
-def test_what_cannot_be_kept_is_refused() -> None:
-    """Cycles, strangers and what is too large."""
-    cyclic: list[Any] = []
-    cyclic.append(cyclic)
-    for value, why in ((cyclic, "cyclic"), (object(), "cannot be recorded"), ("x" * 99, "takes 101 bytes")):
-        with pytest.raises(codec.NotRecordable, match=why):
-            codec.encode_value(value, 100)
-
-
-class Model:
-    """What a pydantic model looks like to the codec."""
-
-    def __init__(self, cents: int) -> None:
-        self.cents = cents
-
-    def model_dump(self, mode: str) -> dict[str, int]:
-        assert mode == "json"
-        return {"cents": self.cents}
-
-    @classmethod
-    def model_validate(cls, value: dict[str, int]) -> Model:
-        return cls(value["cents"])
-
-
-def test_models_by_their_own_serialiser() -> None:
-    """Pydantic's models, without importing it; other types are not read back."""
-    encoded = codec.encode_value(Model(5), 100)
-    assert (encoded, codec.decode_value(encoded, Model).cents) == (b'{"cents":5}', 5)
-    for text in (b'"x"', b"{"):
-        with pytest.raises(ValueError):
-            codec.decode_value(text, int)
-
-
-class Stranger:
-    """A class that no serialiser knows."""
-
-
-def test_a_type_that_cannot_be_read_back_is_a_value_error() -> None:
-    """decode_value: ValueError, whatever the annotation is: perform catches no other, and would lose the outcome."""
-    with pytest.raises(ValueError, match="cannot be read back"):
-        codec.decode_value(b"{}", Stranger)
-
-
-def test_request_ids_and_digests_are_pinned() -> None:
-    """Equal for every attempt, a UUID of version 8, other with step, generation or salt (I6)."""
-    one = codec.request_id(b"salt", "order-1", "charge", 1)
-    others = [codec.request_id(b"tlas", "order-1", "charge", 1), codec.request_id(b"salt", "order-1", "charge", 2)]
-    others += [codec.request_id(b"salt", "order-2", "charge", 1), codec.request_id(b"salt", "order-1", "refund", 1)]
-    assert one == "a50fa4bd-96df-8bf5-88a0-69968711af8a"
-    assert len({one, *others}) == 5
-    assert codec.arguments_digest(b"{}") == "1:2afb9b83f9314e5d029766197f539792"
+def test_every_record_has_its_crash_points() -> None:
+    """DESIGN 13: one before and one after each kind's append, named for it; one on either side of a call."""
+    assert failpoints.APPENDS == POINTS
+    assert set(POINTS) == {kind.__struct_config__.tag for kind in r.Record.__args__}
+    assert set(POINTS) == {kind.__name__ for kind in r.Record.__args__}, "drivers look them up by the class's name"
+    assert len(set(POINTS.values())) == len(POINTS), "no two kinds share a point"
+    wanted = {f"{side}_{word}" for side in ("before", "after") for word in (*POINTS.values(), "call")}
+    assert wanted == failpoints.POINTS

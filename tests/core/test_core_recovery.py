@@ -204,6 +204,14 @@ def test_the_edge_of_a_keys_window(elapsed_ns: int, remembered: bool) -> None:
     assert asked is (Lever.PROBE_AND_KEY if remembered else Lever.PROBE)
 
 
+def test_the_grace_before_a_call_is_part_of_the_call_still_to_come() -> None:
+    """Permitted now, it may begin as late as the grace allows, and has to end while the key is remembered."""
+    operation, graced = operation_with((SINCE, Fate.ENDED)), replace(KEYED, grace_ns=7 * SECOND)
+    for elapsed_ns, remembered in ((23 * SECOND, True), (23 * SECOND + 1, False)):
+        now = Instant(SINCE.wall_ns + elapsed_ns, "a", SINCE.boot_ns + elapsed_ns)
+        assert recovery.key_remembered(operation, graced, Branch(), now) is remembered
+
+
 def test_a_clock_earlier_than_the_branch_means_expired() -> None:
     """A clock that reads earlier than any time in the branch tells nothing; one that reads the same does."""
     operation, now = operation_with((SINCE, Fate.ENDED)), clocks(1010, 110)
@@ -228,6 +236,7 @@ def test_only_keyed_has_a_key() -> None:
 
 QUERYABLE = declared(EffectKind.QUERYABLE, settle_ns=5 * SECOND, time_limit_ns=10 * SECOND, probe=True)
 GRACED = replace(QUERYABLE, grace_ns=3 * SECOND)
+OPENED = Branch(attempt=1, fenced_at=clocks(990, 90))  # at second 90, before it dispatched anything
 HELD, TAKEN, FENCED = (  # by attempt 1 still; by attempt 2 since second 101; fenced without another since second 101
     Branch(attempt=1),
     Branch(attempt=2, fenced_at=clocks(1001, 101)),
@@ -247,6 +256,13 @@ def ended(second: int) -> Dispatch:
         (Dispatch(1, 1, SINCE, Fate.CALLING), FENCED, True, 101, "the same, without another attempt"),
         (Dispatch(1, 1, SINCE, Fate.CALLING), TAKEN, False, 103, "a lease ran out: the owner may live"),
         (Dispatch(1, 1, SINCE, Fate.CALLING), Branch(attempt=2), True, 103, "a fence without a time shortens nothing"),
+        (
+            Dispatch(1, 1, SINCE, Fate.CALLING),
+            OPENED,
+            True,
+            103,
+            "the fence that its own attempt raised does not bind it",
+        ),
         (ended(102), HELD, True, 102, "it had begun when it was seen to end"),
         (ended(104), HELD, True, 103, "it began within the grace, however late it ended"),
         (ended(102), TAKEN, False, 102, "believed dead, and seen to end"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from datetime import datetime
 from typing import NamedTuple
 
+from intentlog.cli import render
 from intentlog.core.actions import IntentId
 from intentlog.core.records import IntentState, Resolution
 from intentlog.core.restart import Classification
@@ -29,15 +31,15 @@ def of_open(log: str, intent: OpenIntent) -> Advice:
         return Advice("not sent; the program calls it when it goes on")
     if intent.calling:
         return Advice("being called now; wait for its owner")
-    return _of(log, intent.intent_id, intent.seq, intent.resolution)
+    return _of(log, intent.intent_id, intent.seq, intent.resolution, intent.not_before)
 
 
-def of_classified(log: str, found: Classification) -> Advice:
-    """What to do about an intent after a recovery has looked at it."""
-    return _of(log, found.intent_id, found.seq, found.resolution)
+def of_classified(log: str, found: Classification, not_before: datetime | None) -> Advice:
+    """What to do about an intent after a recovery has looked at it; a call of it may land until `not_before`."""
+    return _of(log, found.intent_id, found.seq, found.resolution, not_before)
 
 
-def _of(log: str, intent_id: IntentId, seq: int, resolution: Resolution) -> Advice:
+def _of(log: str, intent_id: IntentId, seq: int, resolution: Resolution, not_before: datetime | None) -> Advice:
     match resolution:
         case Resolution.RETRY:
             return Advice(_AGAIN + "the effect did not happen, and is called")
@@ -45,9 +47,11 @@ def _of(log: str, intent_id: IntentId, seq: int, resolution: Resolution) -> Advi
             return Advice(_AGAIN + "it repeats the call, which its class makes harmless")
         case Resolution.PROBE:
             text = "import the module of its tool, so that its probe can find out; if it was asked, ask again later"
+            if not_before is not None:
+                text += f" (a call may land until {render.timestamp(not_before)})"
             return Advice(text, (_recover(log),))
         case Resolution.ASK_PERSON:
-            return _decide(log, intent_id, seq)
+            return _decide(log, intent_id, seq, not_before)
         case Resolution.REPLAY:
             return Advice("done: a program that runs again gets its outcome from the log")
 
@@ -77,9 +81,10 @@ def command(name: str, *places: str, options: str = "") -> str:
     return " ".join(filter(None, ["intentlog", name, *quoted, options]))
 
 
-def _decide(log: str, intent_id: str, seq: int) -> Advice:
+def _decide(log: str, intent_id: str, seq: int, not_before: datetime | None) -> Advice:
+    late = "" if not_before is None else f" (it may still land until {render.timestamp(not_before)}: look after that)"
     return Advice(
-        _DECIDE,
+        _DECIDE + late,
         tuple(
             command("resolve", log, intent_id, options=f"{flag} --by NAME --why TEXT --expect-seq {seq}")
             for flag in ("--landed", "--not-landed")

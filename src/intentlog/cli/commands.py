@@ -162,10 +162,13 @@ def recover(
         import_modules(modules or [])
         with opened_log(place) as opened:
             found = opened.recover()
+            late = {one.intent_id: one.not_before for one in opened.open_intents()}
     if as_json:
         render.print_json(found)
     else:
-        report.recovered(found, [(one.intent_id, advice.of_classified(place, one)) for one in found])
+        report.recovered(
+            found, [(one.intent_id, advice.of_classified(place, one, late.get(one.intent_id))) for one in found]
+        )
     return IN_DOUBT if any(one.resolution in advice.UNANSWERED for one in found) else FINE
 
 
@@ -240,6 +243,9 @@ def renew(
     *,
     by: Annotated[str, typer.Option(metavar="NAME", help="Who decides.")],
     why: Annotated[str, typer.Option(metavar="TEXT", help="On what grounds.")],
+    expect_seq: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Refuse if the operation moved on since this record.")
+    ] = None,
 ) -> int:
     """Decide that an effect shall happen once more: the next call of its step is a new one, with a key of its own."""
     place, text = place_and(log, intent, "INTENT")
@@ -248,7 +254,7 @@ def renew(
     intent_id = parse_intent(text)
     check_is_log(place)
     with opened_log(place) as opened:
-        opened.renew(intent_id, by=by, why=why)
+        opened.renew(intent_id, by=by, why=why, expect_seq=expect_seq)
     out = render.console()
     render.print_line(out, f"recorded: {intent_id} shall happen once more, by {by}: {why}")
     render.print_line(out, "next: run the program again: it calls this step")

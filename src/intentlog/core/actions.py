@@ -61,10 +61,11 @@ class IntentId(str):
 
 
 class Load(NamedTuple):
-    """Read a branch and the current generation of one step. Reply: `View`."""
+    """Read a branch and the current generation of one step, or the one that is named. Reply: `View`."""
 
     branch: str
     step: str
+    generation: int | None = None
 
 
 class LoadBranch(NamedTuple):
@@ -253,6 +254,7 @@ class Plan(NamedTuple):
         read_durability: of a READ's record.
         death_is_certain: whether the store knows a dead owner for dead (a lock), or only believes it (a lease).
         opened: a stored payload as it was before it was sealed; raises ValueError.
+        unkeyed_digest: the digest of version 1, for an operation from before the log had a codec; "" if that is it.
     """
 
     log: str
@@ -272,6 +274,7 @@ class Plan(NamedTuple):
     read_durability: Durability
     death_is_certain: bool
     opened: Callable[[bytes], bytes] = bytes
+    unkeyed_digest: str = ""
 
 
 class Outcome(NamedTuple, Generic[ResultT]):

@@ -28,19 +28,29 @@ def in_doubt(
     *,
     repeatable: bool = False,
 ) -> errors.InDoubt:
-    """It may have been sent. `repeatable`: its class makes a repeat harmless now."""
+    """It may have been sent.
+
+    Args:
+        log: how commands name the log.
+        intent: the intent that was called.
+        operation: its operation.
+        why: why that cannot be settled.
+        not_before_ns: until when (wall clock) a call may still land, so that a look that finds nothing tells nothing.
+        repeatable: its class makes a repeat harmless now.
+    """
     doubtful = doubted_intent(intent, operation)
     not_before = None if not_before_ns is None else datetime.fromtimestamp(not_before_ns / 1e9, UTC)
     command = f'intentlog resolve {shlex.quote(log)} {shlex.quote(doubtful)} --landed|--not-landed --by YOU --why "..."'
+    probed = operation.declaration.probe and operation.declaration.kind in PROBED
+    until = "" if not_before is None else f"{not_before + timedelta(seconds=1):%Y-%m-%d %H:%M:%S} UTC"
     if repeatable:
         remedy = f"call the step again, which its class makes harmless; or decide: {command}"
-    elif not_before is None and operation.declaration.probe and operation.declaration.kind in PROBED:
-        remedy = f"call the step or run recover again, so that its probe can tell; or decide: {command}"
-    elif not_before is None:
-        remedy = f"look whether it happened, then say so: {command}"
+    elif probed:
+        when = f" after {until}" if until else ", so that its probe can tell"
+        remedy = f"call the step or run recover again{when}; or decide: {command}"
     else:
-        after = not_before + timedelta(seconds=1)  # printed without its fraction
-        remedy = f"call the step or run recover again after {after:%Y-%m-%d %H:%M:%S} UTC; or decide: {command}"
+        late = f" (it may still land until {until})" if until else ""
+        remedy = f"look whether it happened{late}, then say so: {command}"
     return errors.InDoubt(
         f"may have been sent; {why}",
         intent_id=doubtful,

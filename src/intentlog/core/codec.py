@@ -123,7 +123,19 @@ def _encode(value: object) -> bytes:
     # msgspec orders objects by text keys only: other keys are written as text first, once they are seen to be sound.
     _refuse_not_finite(msgspec.to_builtins(value, enc_hook=_encode_model))
     plain: object = msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model)
+    if _keys_in(plain) != _keys_in(msgspec.to_builtins(value, enc_hook=_encode_model)):
+        raise NotRecordable("two keys of one dict would be written alike")
     return msgspec.json.encode(plain, order="deterministic")
+
+
+def _keys_in(value: object) -> int:
+    """How many keys msgspec's builtins hold, at every depth."""
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value)
+        return len(items) + sum(_keys_in(part) for part in items.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(_keys_in(part) for part in cast("list[object]", value))
+    return 0
 
 
 def decode_value(encoded: bytes, of_type: Any) -> Any:

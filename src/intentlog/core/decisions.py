@@ -6,7 +6,18 @@ from typing import NamedTuple
 
 from intentlog.core import answers
 from intentlog.core import records as r
-from intentlog.core.actions import Append, Appended, BranchView, Deferred, IntentId, Load, LoadBranch, Refused, Script
+from intentlog.core.actions import (
+    Append,
+    Appended,
+    BranchView,
+    Deferred,
+    IntentId,
+    Load,
+    LoadBranch,
+    Refused,
+    Script,
+    View,
+)
 from intentlog.core.machine import RESERVED, Reason
 from intentlog.core.records import Durability, End, Settlement, Verdict
 from intentlog.core.restart import Classification, Present, classify_open, close_cancelled, fence
@@ -23,15 +34,14 @@ def resolve(
         ArgumentsNotRecordable, UnknownIntent, NotInDoubt, StaleDecision.
     """
     check_person(by)
-    operation = yield from _operation_of(intent)
+    operation = yield from _operation_of(intent, contradicting=True)
     whole: BranchView = yield LoadBranch(intent.branch)
     doubtful = operation.verdict is Verdict.MAY_HAVE_BEEN_SENT
     if not doubtful and not operation.contradicts:
         raise NotInDoubt(f"its verdict is {operation.verdict}", intent_id=intent, effect_ran=operation.effect_ran)
     if whole.owner_lives and operation.calling(whole.branch.attempt):
         raise NotInDoubt("its owner lives and may still be calling", intent_id=intent, effect_ran="unknown")
-    if expect_seq is not None and expect_seq != operation.last_seq:
-        raise StaleDecision(f"prepared at seq {expect_seq}, the operation is at {operation.last_seq}", intent_id=intent)
+    _check_fresh(intent, operation, expect_seq)
     newest = answers.doubted_intent(intent, operation)
     if doubtful and expect_seq is None and newest != intent:
         raise StaleDecision(f"a newer attempt may have sent it too ({newest})", intent_id=intent)
@@ -72,7 +82,7 @@ def supply(intent: IntentId, payload: bytes, by: str, why: str) -> Script[None]:
         raise NotInDoubt(f"it needs no value: {reply.refusal.detail}", intent_id=intent, effect_ran=ran)
 
 
-def renew(log: str, intent: IntentId, by: str, why: str) -> Script[None]:
+def renew(log: str, intent: IntentId, by: str, why: str, expect_seq: int | None = None) -> Script[None]:
     """Record that the operation shall happen once more: its next call is a new operation, with a key of its own.
 
     Args:
@@ -80,9 +90,10 @@ def renew(log: str, intent: IntentId, by: str, why: str) -> Script[None]:
         intent: any intent of the operation.
         by: who decides.
         why: on what grounds.
+        expect_seq: the operation's newest record that the decision was prepared at, or None.
 
     Raises:
-        ArgumentsNotRecordable, UnknownIntent.
+        ArgumentsNotRecordable, UnknownIntent, StaleDecision.
         InDoubt: it may have been sent; that is settled first.
         NotInDoubt: it is about to be called.
     """
@@ -90,12 +101,20 @@ def renew(log: str, intent: IntentId, by: str, why: str) -> Script[None]:
     operation = yield from _operation_of(intent)
     if operation.verdict is Verdict.MAY_HAVE_BEEN_SENT:
         raise answers.in_doubt(log, intent, operation, "what may have been sent is settled before it is renewed")
-    newest = operation.intents[-1].attempt
-    record = r.Renewed(attempt=newest, step=operation.step, generation=operation.generation, by=by, why=why)
+    _check_fresh(intent, operation, expect_seq)
+    record = r.Renewed(
+        attempt=operation.intents[-1].attempt,
+        step=operation.step,
+        generation=operation.generation,
+        by=by,
+        why=why,
+        expect_seq=operation.last_seq,
+    )
     reply: Appended | Refused = yield Append(intent.branch, record)
     if isinstance(reply, Refused):
+        kind = StaleDecision if reply.refusal.reason is Reason.STALE else NotInDoubt
         ran = operation.effect_ran
-        raise NotInDoubt(f"it cannot be renewed now: {reply.refusal.detail}", intent_id=intent, effect_ran=ran)
+        raise kind(f"it cannot be renewed now: {reply.refusal.detail}", intent_id=intent, effect_ran=ran)
 
 
 class Cancelled(NamedTuple):
@@ -125,7 +144,9 @@ def cancel(branch: str, by: str, why: str, present: Present) -> Script[Cancelled
         attempt = view.branch.attempt
         reply: Appended | Refused = yield Append(branch, r.CancelRequested(attempt=attempt, by=by, why=why))
         view = yield LoadBranch(branch)
-        if isinstance(reply, Refused) and view.branch.attempt == attempt:
+        if isinstance(reply, Appended):
+            break  # an attempt that was opened meanwhile is another one
+        if view.branch.attempt == attempt:
             if attempt == 0:
                 raise UnknownIntent(f"the log has no attempt at branch {branch!r}", remedy="check its name.")
             raise NotInDoubt(f"branch {branch!r}: there is nothing to cancel: {reply.refusal.detail}")
@@ -152,15 +173,36 @@ def check_person(by: str) -> None:
         raise ArgumentsNotRecordable(f"a decision by {by!r}: names that begin with {RESERVED!r} are the library's own")
 
 
-def _operation_of(intent: IntentId) -> Script[Operation]:
-    """The operation that the intent belongs to, in its present generation."""
-    view = yield Load(intent.branch, intent.step)
-    operation: Operation | None = view.operation
+def _operation_of(intent: IntentId, *, contradicting: bool = False) -> Script[Operation]:
+    """The operation that the intent belongs to, in its present generation, or an older one that contradicts."""
+    view: View = yield Load(intent.branch, intent.step)
+    operation = view.operation
+    if operation is not None and contradicting:
+        operation = yield from _contradicting_before(intent, operation)
     if operation is not None and not operation.intents:
         raise NotInDoubt("it was renewed, and not called since: run the program", intent_id=intent)
     if operation is None or operation.intent(intent.attempt) is None:
-        raise UnknownIntent("no such intent in the log", intent_id=intent)
+        renewed = operation is not None and operation.generation > 1
+        why = "it was renewed; name an intent that stands after that" if renewed else "no such intent in the log"
+        raise UnknownIntent(why, intent_id=intent)
     return operation
+
+
+def _contradicting_before(intent: IntentId, newest: Operation) -> Script[Operation]:
+    """The operation itself; or, if nothing is the matter with it, a renewed one before it that contradicts."""
+    generations = range(newest.generation - 1, 0, -1)
+    if newest.contradicts or newest.verdict is Verdict.MAY_HAVE_BEEN_SENT:
+        return newest
+    for generation in generations:
+        view: View = yield Load(intent.branch, intent.step, generation)
+        if view.operation is not None and view.operation.contradicts:
+            return view.operation
+    return newest
+
+
+def _check_fresh(intent: IntentId, operation: Operation, expect_seq: int | None) -> None:
+    if expect_seq is not None and expect_seq != operation.last_seq:
+        raise StaleDecision(f"prepared at seq {expect_seq}, the operation is at {operation.last_seq}", intent_id=intent)
 
 
 def _closed_attempt(operation: Operation) -> int:

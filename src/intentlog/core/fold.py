@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from msgspec.structs import replace
 
 from intentlog.core import records as r
@@ -48,6 +50,8 @@ def branch(before: Branch, record: r.BranchRecord, at: r.Instant) -> Branch:
             return replace(before, cancelled=True, latest_wall_ns=latest)
         case r.ApplicationEvent():
             return replace(before, latest_wall_ns=latest)
+        case _:
+            assert_never(record)
 
 
 def _fence(before: Branch, at: r.Instant) -> r.Instant:
@@ -63,10 +67,7 @@ def operation(
         return (_pending(before, record, to or State.PENDING, seq),)
     if isinstance(record, r.Committed) and record.read:
         return (_read(before, record, record.read, to or State.COMMITTED, seq),)
-    if before is None:
-        msg = f"{type(record).__name__} without an operation was admitted"
-        raise AssertionError(msg)
-    now = replace(before, last_seq=seq)
+    now = replace(_known(before, record), last_seq=seq)
     match record:
         case r.Dispatched():
             dispatch = Dispatch(record.dispatch_no, record.attempt, at, Fate.CALLING)
@@ -87,7 +88,16 @@ def operation(
             return replace(now, renewed=True, contradicts=False), _next_generation(now, seq)
         case r.Supplied():
             return (replace(now, decided=now.decided and replace(now.decided, value_seq=seq)),)
+        case _:
+            assert_never(record)
     return (_moved(now, record, to),)
+
+
+def _known(before: Operation | None, record: r.IntentRecord) -> Operation:
+    if before is None:
+        msg = f"{type(record).__name__} without an operation was admitted"
+        raise AssertionError(msg)
+    return before
 
 
 def _pending(before: Operation | None, record: r.Pending, to: State, seq: int) -> Operation:

@@ -7,7 +7,7 @@ stands between the second and the third (I1).
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from intentlog.core import answers, recovery
 from intentlog.core import records as r
@@ -34,7 +34,7 @@ from intentlog.core.machine import OWNER, Reason
 from intentlog.core.reading import is_read, read
 from intentlog.core.records import ErrorText, OutcomeKind, Resolution
 from intentlog.core.recovery import Next
-from intentlog.core.replay import as_replayed, check_same_call, encoded, replay
+from intentlog.core.replay import as_replayed, check_same_call, encoded, replay, with_digest_of
 from intentlog.core.settling import ask, known, never_sent, superseded
 from intentlog.core.state import Operation, State
 from intentlog.errors import IntentLogError, NotSent, Suspended
@@ -60,6 +60,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         AttemptCancelled, and what the store raises.
     """
     view: View = yield Load(plan.intent_id.branch, plan.intent_id.step)
+    plan = with_digest_of(plan, view.operation)
     if plan.declaration.kind is EffectKind.READ and is_read(view.operation):
         return (yield from read(plan, view))
     view = yield from _end_own_call(plan, view)
@@ -71,7 +72,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
             case Resolution.REPLAY, Operation() as operation:
                 return (yield from replay(plan, operation))
             case Resolution.ASK_PERSON, Operation() as operation:
-                return (yield from _unsettled(plan, operation, cause))
+                return (yield from _unsettled(plan, operation, cause, _may_land_until(plan, view)))
             case Resolution.PROBE, Operation() as operation:
                 verdict, view = yield from _ask(plan, view, operation, cause)
                 if verdict is not Next.RECALL:
@@ -84,7 +85,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         ended, view = yield from _look_after(plan, ended)
         if isinstance(ended, Ended) and not _overtaken(plan, ended, view):
             if repeats >= plan.retry_times or _todo(plan, view) is Resolution.ASK_PERSON:
-                raise _error_of(plan, ended, _todo(plan, view)) from ended.error
+                raise _error_of(plan, ended, _todo(plan, view), _may_land_until(plan, view)) from ended.error
             cause = ended.error
             yield Wait(wait_before_repeat_ns(plan.retry_backoff_ns, repeats))
             repeats += 1
@@ -322,13 +323,23 @@ def _todo(plan: Plan, view: View) -> Resolution:
     return recovery.resolution(view.operation, declaration, view.branch, view.now)
 
 
+def _may_land_until(plan: Plan, view: View) -> int | None:
+    """Until when a call of the operation may still land (wall clock, ns); None if that is past."""
+    operation = view.operation
+    if operation is None or not operation.open_dispatches:
+        return None
+    declaration = stricter(operation.declaration, plan.declaration)
+    wait_ns = recovery.trust(operation, declaration, view.branch, view.now, certain=plan.death_is_certain).wait_ns
+    return view.now.wall_ns + wait_ns if wait_ns else None
+
+
 def _look_again(plan: Plan, reply: Refused) -> None:
     """What a refusal permits: to look again, if the record was overtaken; else it is an error."""
     if reply.refusal.reason not in (Reason.DECIDED, Reason.RENEWED, Reason.IN_DOUBT, Reason.NUMBER):
         raise answers.refused(plan, reply.refusal, reply.view.operation)
 
 
-def _error_of(plan: Plan, ended: Ended, todo: Resolution) -> IntentLogError:
+def _error_of(plan: Plan, ended: Ended, todo: Resolution, not_before_ns: int | None = None) -> IntentLogError:
     """What the caller gets for a call that came back without a value and is not repeated."""
     ran, text = ended.operation.effect_ran, plan.describe(ended.error)
     match ended.kind:
@@ -341,4 +352,8 @@ def _error_of(plan: Plan, ended: Ended, todo: Resolution) -> IntentLogError:
         case ErrorKind.AMBIGUOUS:
             why = f"the call ended with {text.type}, which proves nothing{ended.note}"
             repeatable = todo is Resolution.RECALL
-            return answers.in_doubt(plan.log, plan.intent_id, ended.operation, why, repeatable=repeatable)
+            return answers.in_doubt(
+                plan.log, plan.intent_id, ended.operation, why, not_before_ns, repeatable=repeatable
+            )
+        case _:
+            assert_never(ended.kind)

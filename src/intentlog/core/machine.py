@@ -282,6 +282,13 @@ def closable(s: Situation) -> Refusal | None:
     return None if fenced_and_cancelled else open_attempt(s)
 
 
+def told(s: Situation) -> Refusal | None:
+    """Who cancelled was told that the attempt ends CANCELLED or INDETERMINATE, so that it ends as nothing else."""
+    end = s.record.end if isinstance(s.record, r.AttemptClosed) else None
+    wrong = s.branch.cancelled and end not in (r.End.CANCELLED, r.End.INDETERMINATE)
+    return Refusal(Reason.CANCELLED, f"attempt {s.record.attempt} was cancelled, it is not {end}") if wrong else None
+
+
 def _past(s: Situation) -> str:
     if s.record.attempt == s.branch.attempt:
         return f"attempt {s.record.attempt} is {'fenced by a restart' if s.branch.fenced else 'closed'}"
@@ -304,7 +311,7 @@ _PENDING = Rule(_P, (fenced, same_call, current_generation, undecided))
 _DISPATCHED = Rule(_D, (fenced, current_generation, undecided, call_ended, class_permits, next_dispatch))
 _LATE = Rule(None, (known_dispatch,))
 _CLASSIFIED = Rule(None, (sendable_no_more,))
-_RENEWED = Rule(None, (current_generation, closed))
+_RENEWED = Rule(None, (current_generation, closed, expected_seq))
 _SUPPLIED = Rule(None, (valueless,))
 _CONFIRMED = Rule(None, (contradicting, confirmed_by_person, expected_seq))
 
@@ -326,14 +333,14 @@ TABLE: dict[Event, dict[State, Rule]] = {
     },
     Event.SUPERSEDED: {_D: Rule(_X, (returned,))},
     Event.CLASSIFIED: {_P: _CLASSIFIED, _D: _CLASSIFIED},
-    Event.RENEWED: {_C: _RENEWED, _X: _RENEWED},
+    Event.RENEWED: {_S: _RENEWED, _C: _RENEWED, _X: _RENEWED},
     Event.SUPPLIED: {_C: _SUPPLIED, _X: _SUPPLIED},
 }
 
 BRANCH_TABLE: dict[type[r.BranchRecord], tuple[Guard, ...]] = {
     r.AttemptOpened: (next_attempt,),
     r.AttemptFenced: (open_attempt,),
-    r.AttemptClosed: (closable,),
+    r.AttemptClosed: (closable, told),
     r.CancelRequested: (unclosed,),
     r.ApplicationEvent: (),
 }

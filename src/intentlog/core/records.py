@@ -226,6 +226,7 @@ class Renewed(_IntentRecord, frozen=True, kw_only=True, tag="Renewed"):
 
     by: str
     why: str
+    expect_seq: int
 
 
 class Supplied(_IntentRecord, frozen=True, kw_only=True, tag="Supplied"):

@@ -37,6 +37,12 @@ def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
     return Outcome(value, replayed=True, intent_id=intent, request_id=operation.request_id)
 
 
+def with_digest_of(plan: Plan, operation: Operation | None) -> Plan:
+    """The plan, with the digest in the version in which the operation was recorded: a log may get a codec later."""
+    older = operation is not None and plan.unkeyed_digest and operation.digest.startswith("1:")
+    return plan._replace(digest=plan.unkeyed_digest) if older else plan
+
+
 def check_same_call(plan: Plan, operation: Operation | None) -> Script[None]:
     """Refuse a call under a step that was recorded for another tool or with other arguments (I6).
 

@@ -13,7 +13,7 @@ from intentlog.core import records as r
 from intentlog.core import recovery
 from intentlog.core.actions import Append, Appended, BranchView, IntentId, Load, LoadBranch, Refused, Script, View
 from intentlog.core.effects import Declaration, stricter
-from intentlog.core.machine import RESTART
+from intentlog.core.machine import RESTART, Reason
 from intentlog.core.records import End, IntentState, Resolution, Verdict
 from intentlog.core.settling import ask, known, never_sent, superseded
 from intentlog.core.state import OPEN_STATES, Intent, Operation, State
@@ -74,6 +74,10 @@ def close_attempt(branch: str, attempt: int, wanted: End, error: r.ErrorText | N
     view: BranchView = yield LoadBranch(branch)
     end = _end(view, wanted)
     reply: Appended | Refused = yield Append(branch, r.AttemptClosed(attempt=attempt, end=end, error=error))
+    if isinstance(reply, Refused) and reply.refusal.reason is Reason.CANCELLED:  # since it was looked at
+        view = yield LoadBranch(branch)
+        end = _end(view, End.CANCELLED)
+        reply = yield Append(branch, r.AttemptClosed(attempt=attempt, end=end, error=error))
     if isinstance(reply, Refused):
         raise Fenced(f"attempt {attempt} of branch {branch!r} cannot be closed: {reply.refusal.detail}")
     return end

@@ -89,9 +89,9 @@ class AsyncLog:
         """See `Log.supply`."""
         await self._driver.run(await self._driver.store(self._engine.supplying, intent_id, value, by, why))
 
-    async def renew(self, intent_id: str, *, by: str, why: str) -> None:
+    async def renew(self, intent_id: str, *, by: str, why: str, expect_seq: int | None = None) -> None:
         """See `Log.renew`."""
-        await self._driver.run(self._engine.renewing(intent_id, by, why))
+        await self._driver.run(self._engine.renewing(intent_id, by, why, expect_seq))
 
     async def cancel(self, branch: str, *, by: str, why: str) -> Cancelled:
         """See `Log.cancel`. No task is cancelled by it; its next effect is refused."""

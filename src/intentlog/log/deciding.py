@@ -35,10 +35,10 @@ class Deciding(Inspection):
         intent = parse_intent(intent_id)
         return decisions.supply(intent, self._value(intent, value), by, why)
 
-    def renewing(self, intent_id: str, by: str, why: str) -> Script[None]:
+    def renewing(self, intent_id: str, by: str, why: str, expect_seq: int | None) -> Script[None]:
         """The script that records that an operation shall happen once more."""
         _check_said(by, why)
-        return decisions.renew(self.store.name, parse_intent(intent_id), by, why)
+        return decisions.renew(self.store.name, parse_intent(intent_id), by, why, expect_seq)
 
     def cancelling(self, branch: str, by: str, why: str) -> Script[decisions.Cancelled]:
         """The script that records that a branch's attempt shall send nothing more."""

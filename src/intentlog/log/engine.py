@@ -185,6 +185,7 @@ class Engine(Deciding):
             read_durability=usable.durability,
             death_is_certain=self.store.death_is_certain,
             opened=payloads.opened,
+            unkeyed_digest=bound.digest if payloads.codec else "",
         )
         script = _watched(lifecycle.perform(plan), attempt, usable, unnamed)
         attempt.watch(script)

@@ -10,7 +10,7 @@ import msgspec
 
 from intentlog.core import check, recovery
 from intentlog.core.actions import BranchView, IntentId
-from intentlog.core.effects import stricter
+from intentlog.core.effects import Declaration, stricter
 from intentlog.core.records import Resolution, Stored
 from intentlog.core.state import OPEN_STATES, Intent, Operation, State
 from intentlog.errors import ArgumentsNotRecordable, LogDamaged
@@ -62,13 +62,24 @@ class Inspection:
             in_doubt=intent.state is State.DISPATCHED and not calling and todo in UNSETTLED,
             resolution=todo,
             contradicts=operation.contradicts,
+            not_before=self._may_land_until(operation, view),
         )
+
+    def _may_land_until(self, operation: Operation, view: BranchView) -> datetime | None:
+        """Until when a call of it may still land; None if that is past, or nothing was dispatched."""
+        if not operation.open_dispatches:
+            return None
+        certain = self.store.death_is_certain
+        wait_ns = recovery.trust(operation, self._declared(operation), view.branch, view.now, certain=certain).wait_ns
+        return _time(view.now.wall_ns + wait_ns) if wait_ns else None
 
     def _todo(self, operation: Operation, view: BranchView) -> Resolution:
         """What is to be done about an operation now, by what was declared and what this program declares."""
+        return recovery.resolution(operation, self._declared(operation), view.branch, view.now)
+
+    def _declared(self, operation: Operation) -> Declaration:
         now = self.tools.declaration_of(operation.tool)
-        declaration = stricter(operation.declaration, now) if now else operation.declaration
-        return recovery.resolution(operation, declaration, view.branch, view.now)
+        return stricter(operation.declaration, now) if now else operation.declaration
 
     def contradictions(self) -> list[IntentId]:
         """The operations of which a late outcome says other than what was settled."""

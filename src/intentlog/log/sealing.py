@@ -25,7 +25,7 @@ class Codec(Protocol):
 
     Attributes:
         digest_key: up to 64 secret bytes for the digest of arguments, which stands beside them and would otherwise let
-            short ones be guessed; equal for the log's whole life. Empty: the digest is not keyed.
+            short ones be guessed; it stays the same for the log's whole life. Empty: the digest is not keyed.
     """
 
     @property
@@ -92,7 +92,7 @@ class Payloads(NamedTuple):
         if self.codec is None:
             raise ValueError("it is sealed, and the log was opened without its codec")
         try:
-            return self.codec.open(stored[len(SEALED) :], self.branch)
+            return bytes(self.codec.open(stored[len(SEALED) :], self.branch))
         except Exception as error:
             msg = f"the log's codec cannot open it: {type(error).__name__}: {error}"
             raise ValueError(msg) from error
@@ -114,5 +114,5 @@ class Payloads(NamedTuple):
         return codec.decode_value(self.opened(stored), of_type)
 
     def digest(self, arguments: bytes) -> str:
-        """The digest of encoded arguments."""
+        """The digest of encoded arguments, keyed if the codec has a key."""
         return codec.arguments_digest(arguments, self.codec.digest_key if self.codec else b"")

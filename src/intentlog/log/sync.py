@@ -121,17 +121,24 @@ class Log:
         """
         self._driver.run(self._engine.supplying(intent_id, value, by, why))
 
-    def renew(self, intent_id: str, *, by: str, why: str) -> None:
+    def renew(self, intent_id: str, *, by: str, why: str, expect_seq: int | None = None) -> None:
         """Decide that an effect shall happen once more: the step's next call is a new operation with a key of its own.
 
         For what is done, rejected or did not happen, and is wanted again; other arguments are fine then. It also
         closes a contradiction: the old operation's outcomes are history.
 
+        Args:
+            intent_id: the intent, as `order-1042#2/charge`.
+            by: who decides.
+            why: on what grounds.
+            expect_seq: the `seq` that the decision was prepared at; refused if the operation moved on since.
+
         Raises:
             UnknownIntent: it is not there. InDoubt: it may have been sent; resolve it first.
-            NotInDoubt: it is about to be called, or was renewed and not called since. Nothing was recorded.
+            NotInDoubt: it is about to be called, or was renewed and not called since.
+            StaleDecision: it moved on. In each case nothing was recorded.
         """
-        self._driver.run(self._engine.renewing(intent_id, by, why))
+        self._driver.run(self._engine.renewing(intent_id, by, why, expect_seq))
 
     def cancel(self, branch: str, *, by: str, why: str) -> Cancelled:
         """Ask that a branch's attempt send nothing more, from any process; later attempts are not touched.

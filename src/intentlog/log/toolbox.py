@@ -32,16 +32,20 @@ class Toolbox:
             raise ToolMisdefined(
                 f"{handle.name} is QUERYABLE and has no probe", remedy=f"add one: @{handle.name}.probe"
             )
-        other = self._used.setdefault(handle.name, handle)
-        if other is not handle:
-            if _place(other) != _place(handle):
-                raise ToolMisdefined(
-                    f"two tools of one name in one log: {handle.name!r} is {'.'.join(_place(other))} already, "
-                    f"and {'.'.join(_place(handle))} is another",
-                    remedy='give one of them another name: @tool(name="...").',
-                )
-            self._used[handle.name] = handle  # the same function, defined anew
+        if self._used.get(handle.name) is not handle:
+            self._take_name(handle)
         return handle
+
+    def _take_name(self, handle: AnyTool) -> None:
+        """Without a lock, which an interrupt could leave held: if two meet here, one is refused at its next call."""
+        other = self._used.get(handle.name)
+        if other is not None and _place(other) != _place(handle):
+            raise ToolMisdefined(
+                f"two tools of one name in one log: {handle.name!r} is {'.'.join(_place(other))} already, "
+                f"and {'.'.join(_place(handle))} is another",
+                remedy='give one of them another name: @tool(name="...").',
+            )
+        self._used[handle.name] = handle  # the first, or the same function, defined anew
 
     def tool_of(self, name: str) -> AnyTool | None:
         """The tool that a record names: the one that was called through this log, else the program's only one."""

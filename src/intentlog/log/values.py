@@ -121,6 +121,8 @@ class OpenIntent:
         in_doubt: whether it may have been sent, nobody is calling any more, and its class cannot settle it (yet).
         resolution: what is to be done about it, if nobody is calling.
         contradicts: whether a late outcome says other than what was settled.
+        not_before: until when (UTC) a call of it may still land: a look before that may find nothing, and be wrong.
+            None: that time is past.
     """
 
     intent_id: IntentId
@@ -133,6 +135,7 @@ class OpenIntent:
     in_doubt: bool
     resolution: Resolution
     contradicts: bool
+    not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

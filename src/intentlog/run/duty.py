@@ -50,10 +50,10 @@ class Duty:
         match action:
             case Append():
                 return self.append(action)
-            case Load(branch, step):
+            case Load(branch, step, generation):
                 if self._waits(branch, step):
                     self.flush(branch)
-                return self.store.view(branch, step)
+                return self.store.view(branch, step, generation)
             case LoadBranch(branch):
                 return self.branch_view(branch)
             case Fetch(seq):

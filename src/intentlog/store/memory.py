@@ -129,12 +129,13 @@ class MemoryStore:
         self._syncs += 1
         return replies
 
-    def view(self, branch: str, step: str) -> View:
+    def view(self, branch: str, step: str, generation: int | None = None) -> View:
         """See `ports.Store.view`."""
         self._check()
         image = self._disk.live
         generations = [g for (b, s, g) in image.operations if (b, s) == (branch, step)]
-        operation = image.operations[branch, step, max(generations)] if generations else None
+        wanted = max(generations, default=0) if generation is None else generation
+        operation = image.operations.get((branch, step, wanted))
         return View(image.branches.get(branch, Branch()), operation, self._clock.now())
 
     def branch_view(self, branch: str) -> BranchView:

@@ -113,12 +113,15 @@ class SqliteReads(ABC):
 
     # --- reads -----------------------------------------------------------------------------------------------------
 
-    def view(self, branch: str, step: str) -> View:
+    def view(self, branch: str, step: str, generation: int | None = None) -> View:
         """See `ports.Store.view`."""
         with self._turn(), reading(self._path):
             connection = self._entered()
             row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
-            state = connection.execute(schema.NEWEST_OPERATION, (branch, step)).get
+            if generation is None:
+                state = connection.execute(schema.NEWEST_OPERATION, (branch, step)).get
+            else:
+                state = connection.execute(schema.OPERATION, (branch, step, generation)).get
             return View(row, None if state is None else codec.decode_operation(state), self._clock.now())
 
     def branch_view(self, branch: str) -> BranchView:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from core_player import BRANCH, Player, Stop
+from core_player import RESET, Player, Stop
 
-from intentlog.core import records as r
-from intentlog.core.actions import Append, Call, Interrupted
+from intentlog.core.actions import Call, Interrupted
 from intentlog.core.effects import EffectKind
 from intentlog.core.machine import Reason
 from intentlog.core.records import Durability
@@ -22,7 +21,6 @@ from intentlog.errors import (
 )
 
 NOW = {"kind": "READ", "read_durability": Durability.IMMEDIATE}
-RESET = ConnectionError("reset")
 
 
 @pytest.fixture
@@ -128,7 +126,7 @@ def test_a_read_without_a_value(player: Player) -> None:
 def test_a_read_is_renewed(player: Player) -> None:
     """The next generation reads again, with a request id of its own (I6)."""
     first = player.performs("seen", **NOW)
-    player.store.append([Append(BRANCH, r.Renewed(attempt=1, step="charge", by="ann", why="again"))])
+    player.renews()
     player = player.dies().opens()
     second = player.performs("seen anew", **NOW)
     assert (second.value, second.replayed) == ("seen anew", False)
@@ -158,7 +156,7 @@ def test_a_branch_opens_after_a_read_followed_an_open_dispatch(player: Player) -
 def test_a_renewed_operation_is_declared_anew(player: Player) -> None:
     """What was UNSAFE and is renewed and declared READ is read: the new operation has nothing that could be hidden."""
     player.performs("paid", kind="UNSAFE")
-    player.store.append([Append(BRANCH, r.Renewed(attempt=1, step="charge", by="ann", why="again"))])
+    player.renews()
     player.did.clear()
     player.performs("seen", **NOW)
     assert player.did == ["call", "RETURNED"]
