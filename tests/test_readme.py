@@ -53,7 +53,16 @@ def test_the_pages_keep_their_length() -> None:
 def test_every_command_that_the_readme_shows_exists(tmp_path: Path) -> None:
     """Each `intentlog COMMAND --option` of the README is known to the command line."""
     shown = re.findall(r"\$ intentlog ([a-z]+)([^#\n]*)", README)
-    assert {name for name, _ in shown} == {"status", "show", "recover", "resolve", "verify"}
+    assert {name for name, _ in shown} == {
+        "cancel",
+        "recover",
+        "renew",
+        "resolve",
+        "show",
+        "status",
+        "tail",
+        "verify",
+    }
     for name, arguments in shown:
         command = [sys.executable, "-m", "intentlog", name, "--help"]
         text = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
