@@ -129,8 +129,7 @@ def raising(request: pytest.FixtureRequest) -> Iterator[tuple[signal.Signals, ty
 
 
 SCENARIOS = [
-    ("SystemExit", "UNSAFE", "returned", "sqlite"),
-    ("KeyboardInterrupt", "UNSAFE", "returned", "memory"),
+    ("KeyboardInterrupt", "UNSAFE", "returned", "sqlite"),
     ("KeyboardInterrupt", "UNSAFE", "ambiguous", "memory"),
     ("KeyboardInterrupt", "UNSAFE", "not_sent", "memory"),
     ("KeyboardInterrupt", "READ", "rejected", "memory"),

@@ -102,12 +102,14 @@ class ToolMisdefined(IntentLogError):
     """A tool's declaration cannot work as written. Raised before anything is recorded."""
 
     code = "tool_misdefined"
+    default_remedy = "mend the program; nothing was recorded."
 
 
 class ArgumentsNotRecordable(IntentLogError):
     """The arguments do not fit the tool's signature, or cannot be written down. Nothing was recorded."""
 
     code = "arguments_not_recordable"
+    default_remedy = "mend what was given; nothing was recorded."
 
 
 class ArgumentDrift(IntentLogError):

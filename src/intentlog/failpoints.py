@@ -66,7 +66,8 @@ class _Armed:
 def _parse(text: str) -> _Armed:
     name, _, rest = text.partition(":")
     nth, _, stop = rest.partition(":")
-    if name not in POINTS or not (nth or "1").isdigit() or int(nth or "1") < 1 or stop not in ("", "stop"):
+    counts = (nth or "1").isascii() and (nth or "1").isdigit()
+    if name not in POINTS or not counts or int(nth or "1") < 1 or stop not in ("", "stop"):
         raise UnknownFailpoint(
             f"INTENTLOG_CRASH_AT={text!r}: the form is NAME[:nth[:stop]]; the names are {sorted(POINTS)}"
         )

@@ -81,7 +81,8 @@ def _run(arguments: Sequence[str]) -> int:
             _let_stdout_go()  # what it holds cannot be written: or this error would be met and told again at the end
         if os.environ.get("INTENTLOG_DEBUG") == "1":
             traceback.print_exc()
-        return _reported(_failure(error, arguments), as_json="--json" in arguments)
+        follows = bool({"--follow", "-f"} & set(arguments))
+        return _reported(_failure(error, arguments), as_json="--json" in arguments, in_lines=follows)
 
 
 def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
@@ -102,10 +103,10 @@ def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
             return Failure(ERROR, "internal", f"internal: {type(error).__name__}: {error}", remedy=remedy)
 
 
-def _reported(failure: Failure, *, as_json: bool) -> int:
+def _reported(failure: Failure, *, as_json: bool, in_lines: bool = False) -> int:
     if as_json:
         _, *facts = failure
-        render.print_json(dict(zip(failure._fields[1:], facts, strict=True)))
+        render.print_json(dict(zip(failure._fields[1:], facts, strict=True)), indent=None if in_lines else 2)
     else:
         about = f"{failure.intent_id}: " if failure.intent_id else ""
         out = render.console(to_stderr=True)

@@ -16,6 +16,8 @@ from intentlog.core.machine import Refusal
 from intentlog.core.records import Answer, Durability, ErrorText, Instant, Record
 from intentlog.core.state import Branch, Operation
 
+DIGITS_MAX = 100  # of an attempt's number; Python reads 4,300
+
 
 class IntentId(str):
     """The identity of an intent, in its text form `order-1042#2/charge`, parsed from the right.
@@ -39,7 +41,7 @@ class IntentId(str):
         """
         rest, slash, step = text.rpartition("/")
         branch, sharp, attempt = rest.rpartition("#")
-        counts = attempt.isascii() and attempt.isdigit() and not attempt.startswith("0")
+        counts = attempt.isascii() and attempt.isdigit() and not attempt.startswith("0") and len(attempt) <= DIGITS_MAX
         if not (slash and sharp and branch and step and counts):
             msg = f"not an intent: {text!r}. The form is BRANCH#ATTEMPT/STEP, as in order-1042#2/charge"
             raise ValueError(msg)

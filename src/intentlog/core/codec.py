@@ -90,6 +90,10 @@ class NotRecordable(ValueError):
     """A value cannot be written down, and why. Becomes `ArgumentsNotRecordable`, or a done without a value."""
 
 
+class StaysSealed(ValueError):
+    """A payload is sealed by the log's codec, which is not here or cannot open it."""
+
+
 def encode_value(value: object, bytes_max: int) -> bytes:
     """Deterministic JSON of a value.
 

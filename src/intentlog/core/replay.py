@@ -6,11 +6,13 @@ from typing import Any
 
 from intentlog.core import answers
 from intentlog.core.actions import Fetch, FetchError, Outcome, Plan, Script
-from intentlog.core.codec import NotRecordable
+from intentlog.core.codec import NotRecordable, StaysSealed
 from intentlog.core.effects import EffectKind
 from intentlog.core.records import ErrorText
 from intentlog.core.state import Fate, Operation
 from intentlog.errors import OutcomeUnavailable
+
+WITH_ITS_CODEC = "open the log with its codec: Settings(codec=...)."
 
 
 def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
@@ -28,6 +30,9 @@ def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
         raise OutcomeUnavailable("it is done, but its value was not recorded", intent_id=intent)
     try:
         value = plan.decode(payload)
+    except StaysSealed as sealed:
+        why = f"it is done, but its recorded value cannot be had: {sealed}"
+        raise OutcomeUnavailable(why, intent_id=intent, remedy=WITH_ITS_CODEC) from sealed
     except ValueError as unfit:
         raise OutcomeUnavailable(
             f"it is done, but its recorded value cannot be read as the tool's type: {unfit}",
@@ -48,11 +53,15 @@ def check_same_call(plan: Plan, operation: Operation | None) -> Script[None]:
 
     Raises:
         ArgumentDrift: it names what differs.
+        OutcomeUnavailable: its digest is keyed by the log's codec, which is not here: nothing can be held against it.
     """
     if operation is None or not operation.intents:
         return  # a renewed operation is a new one: its first call says what it is
     if (plan.tool, plan.digest) == (operation.tool, operation.digest):
         return
+    if operation.digest.startswith("2:") and plan.digest.startswith("1:"):
+        why = "its arguments are sealed, and the log was opened without its codec"
+        raise OutcomeUnavailable(why, intent_id=plan.intent_id, effect_ran=operation.effect_ran, remedy=WITH_ITS_CODEC)
     recorded = None if operation.declaration.kind is EffectKind.READ else (yield Fetch(operation.first_seq))
     raise answers.drift(plan, operation, recorded)
 

@@ -16,7 +16,7 @@ from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
 from intentlog.core.records import Durability
 from intentlog.core.restart import Classification
-from intentlog.errors import BranchBusy, IntentLogError, LogClosed
+from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
@@ -41,7 +41,7 @@ class AsyncLog:
     @classmethod
     def open(cls, path: str | Path, *, settings: Settings | None = None, read_only: bool = False) -> AsyncLog:
         """The log at `path`; it is opened by `async with`. Arguments and errors as of `Log.open`."""
-        return cls(partial(open_engine, path, settings or Settings(), read_only=read_only))
+        return cls(partial(open_engine, path, Settings() if settings is None else settings, read_only=read_only))
 
     def attempt(self, branch: str, *, wait: timedelta | None = None) -> AsyncAttempt:
         """The next attempt at a branch, to be used in `async with`. See `Log.attempt`."""
@@ -125,6 +125,10 @@ class AsyncLog:
         if self._closing is None:
             if self._engine_or_none is None or self._driver_or_none is None:
                 return
+            try:
+                self._engine_or_none.store.check_process()
+            except WrongProcess:
+                return  # a forked child has nothing of it to let go
             self._engine_or_none.check_not_inside_a_tool()
             self._engine_or_none.is_closing = True
             self._closing = asyncio.ensure_future(self._close(self._engine_or_none, self._driver_or_none))
@@ -141,6 +145,7 @@ class AsyncLog:
             await driver.store(engine.duty.flush)
         finally:
             await driver.store(engine.store.close)
+            engine.duty.abandon()
             driver.close()
 
     @property
@@ -156,6 +161,8 @@ class AsyncLog:
         return self._driver_or_none
 
     async def __aenter__(self) -> Self:
+        if self._closing is not None:
+            raise LogClosed("an AsyncLog is entered once", remedy="open another: AsyncLog.open(...).")
         # A bare future: a loop that ends cancels every task, and what a thread opens must be closed all the same.
         opening = asyncio.get_running_loop().run_in_executor(None, self._opener)
         cancelled = await until_done(opening)

@@ -49,9 +49,11 @@ class Deciding(Inspection):
         """What a cancellation came to, with what is still open of the branch."""
         return Cancelled(done.verdict, tuple(self.open_intents(check_name("branch", branch, slash=True))))
 
-    def noting(self, branch: str, kind: str, payload: object, durability: Durability) -> Script[None]:
+    def noting(self, branch: str, kind: str, payload: object, durability: object) -> Script[None]:
         """The script that records a program's own event."""
         name = check_name("branch", branch, slash=True)
+        if not isinstance(durability, Durability):
+            raise ToolMisdefined(f"durability= takes a Durability, not {durability!r}")
         limit = self.settings.argument_bytes_max
         try:
             encoded = self.payloads(name).sealed(codec.encode_value(payload, limit))
@@ -75,14 +77,18 @@ class Deciding(Inspection):
             raise ArgumentsNotRecordable(f"the value cannot be recorded: {error}") from error
 
 
-def parse_intent(text: str) -> IntentId:
+def parse_intent(text: object) -> IntentId:
     """An intent's identity from its text form.
 
     Raises:
         UnknownIntent: it has not the form BRANCH#ATTEMPT/STEP.
     """
+    if isinstance(text, IntentId):
+        return text
+    if not isinstance(text, str) or not _can_be_written(text):
+        raise UnknownIntent(f"not an intent: {text!r}. The form is BRANCH#ATTEMPT/STEP, as in order-1042#2/charge")
     try:
-        return text if isinstance(text, IntentId) else IntentId(text)
+        return IntentId(text)
     except ValueError as error:
         raise UnknownIntent(str(error)) from error
 
@@ -90,4 +96,11 @@ def parse_intent(text: str) -> IntentId:
 def _check_said(by: object, why: object) -> None:
     for name, text in (("by", by), ("why", why)):
         if not isinstance(text, str) or not text.strip():
-            raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log")
+            raise ArgumentsNotRecordable(f"a decision needs {name}=: it stays in the log", remedy="say who, and why.")
+        if not _can_be_written(text):
+            raise ArgumentsNotRecordable(f"{name}= cannot be written down: {text!r}", remedy="give it as plain text.")
+
+
+def _can_be_written(text: str) -> bool:
+    """Not with a lone surrogate, which stands for a byte that is no text."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

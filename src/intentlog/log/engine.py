@@ -284,12 +284,15 @@ def _watched(
     return outcome
 
 
-def open_engine(path: str | Path, settings: Settings, *, read_only: bool, vfs: str | None = None) -> Engine:
+def open_engine(path: str | Path, settings: object, *, read_only: bool, vfs: str | None = None) -> Engine:
     """Open the log at a path.
 
     Raises:
         LogUnavailable, LogDamaged, LogInUse, FormatTooNew: as they say; nothing was written.
+        ToolMisdefined: the settings are none.
     """
+    if not isinstance(settings, Settings):
+        raise ToolMisdefined(f"settings= takes Settings(...), not {settings!r}")
     if "://" in str(path):
         raise LogUnavailable(f"{path}: this version keeps its logs in SQLite files only", remedy="name a file.")
     failpoints.arm_from_environment()
@@ -309,5 +312,5 @@ def resolved(path: str | Path) -> Path:
         if Path(path).is_symlink() and not target.exists():
             raise LogUnavailable(f"{path} is a link to {target}, which is not there", remedy="name a file.")
         return target
-    except (OSError, RuntimeError, ValueError) as error:
-        raise LogUnavailable(f"{str(path)!r} is no path: {error}", remedy="name a file.") from error
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise LogUnavailable(f"{path!r} is no path: {error}", remedy="name a file.") from error

@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, cast
 
 from intentlog.core import actions
@@ -63,17 +64,21 @@ class ToolHands:
             return Found(Answer.UNKNOWN, None, describe(ToolMisdefined(f"{self._tool.name} has no probe")))
         try:
             args, kwargs = self._probe_arguments(action, recorded, takes_call=prober.takes_call)
-            answer = prober.function(*args, **kwargs)
+            # Marked as a tool is: a probe that calls what it is asked about would wait for itself.
+            answer = copy_context().run(_marked, action.intent_id, partial(prober.function, *args, **kwargs))
         except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
-        return self._probe_async(answer) if inspect.iscoroutine(answer) else self._found(answer)
+        return self._probe_async(action, answer) if inspect.iscoroutine(answer) else self._found(answer)
 
-    async def _probe_async(self, coroutine: Any) -> Found:
+    async def _probe_async(self, action: actions.Probe, coroutine: Any) -> Found:
+        token = running.set((*running.get(), action.intent_id))
         try:
             async with asyncio.timeout(self._tool.time_limit.total_seconds()):
                 answer = await coroutine
         except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
+        finally:
+            running.reset(token)
         return self._found(answer)
 
     def _found(self, answer: object) -> Found:
@@ -129,6 +134,11 @@ class ToolHands:
         return args, kwargs
 
 
+def _marked(intent: IntentId, function: Callable[[], Any]) -> Any:
+    running.set((*running.get(), intent))
+    return function()
+
+
 def _check_begun(handle: AnyTool, box: Made) -> None:
     """Refuse what a plain tool returned, if it is no result but the promise of one.
 
@@ -168,5 +178,7 @@ class RecoveryHands:
         """Ask the probe of the tool that the record names."""
         handle = self._tool_of(action.tool)
         if handle is None:
-            return Found(Answer.UNKNOWN, None, describe(ToolMisdefined(f"no tool {action.tool!r} in this program")))
+            return Found(
+                Answer.UNKNOWN, None, describe(ToolMisdefined(f"this program has no tool {action.tool!r}, or several"))
+            )
         return ToolHands(handle, None, self._payloads_of(action.intent_id.branch)).probe(action, recorded)

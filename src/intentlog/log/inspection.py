@@ -15,7 +15,7 @@ from intentlog.core.records import Resolution, Stored
 from intentlog.core.state import OPEN_STATES, Intent, Operation, State
 from intentlog.errors import ArgumentsNotRecordable, LogDamaged
 from intentlog.log.naming import check_name
-from intentlog.log.sealing import Payloads
+from intentlog.log.sealing import SEALED, Payloads
 from intentlog.log.toolbox import Toolbox
 from intentlog.log.values import Entry, OpenIntent, Problem, Report, Sealed, Settings, Unfinished
 from intentlog.ports import Store
@@ -109,9 +109,10 @@ class Inspection:
     def tail(self, count: int, after: int | None) -> list[Entry]:
         """The newest records of the whole log, oldest first: `count` of them, or all after the record `after`."""
         if type(count) is not int or count < 0 or (after is not None and (type(after) is not int or after < 0)):
-            raise ArgumentsNotRecordable("tail takes a count and a seq, each 0 or more")
+            raise ArgumentsNotRecordable("tail takes a count and a seq, each 0 or more", remedy="mend the call.")
         self.duty.flush()
-        first = max(0, self.store.newest_seq() - count) if after is None else after
+        newest = self.store.newest_seq()
+        first = max(0, newest - count) if after is None else min(after, newest)
         return [self._entry(stored) for stored in self.store.history(None, after=first)]
 
     def _entry(self, stored: Stored) -> Entry:
@@ -120,7 +121,9 @@ class Inspection:
             try:
                 payload = msgspec.json.decode(self.payloads(stored.branch).opened(stored.payload))
             except msgspec.MsgspecError as error:
-                raise LogDamaged(f"the payload of record {stored.seq} cannot be read: {error}") from error
+                if not stored.payload.startswith(SEALED):
+                    raise LogDamaged(f"the payload of record {stored.seq} cannot be read: {error}") from error
+                payload = Sealed(len(stored.payload))  # opened with another key, say
             except ValueError:
                 payload = Sealed(len(stored.payload))
         kind = type(stored.record).__name__

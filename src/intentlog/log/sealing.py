@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from intentlog.core import codec
-from intentlog.core.codec import NotRecordable
+from intentlog.core.codec import NotRecordable, StaysSealed
 from intentlog.errors import ToolMisdefined
 
 SEALED = b"\0"
@@ -85,17 +85,17 @@ class Payloads(NamedTuple):
         """A payload as it was before it was sealed.
 
         Raises:
-            ValueError: it is sealed, and cannot be opened here.
+            StaysSealed: it is sealed, and cannot be opened here.
         """
         if not stored.startswith(SEALED):
             return stored
         if self.codec is None:
-            raise ValueError("it is sealed, and the log was opened without its codec")
+            raise StaysSealed("it is sealed, and the log was opened without its codec")
         try:
             return bytes(self.codec.open(stored[len(SEALED) :], self.branch))
         except Exception as error:
             msg = f"the log's codec cannot open it: {type(error).__name__}: {error}"
-            raise ValueError(msg) from error
+            raise StaysSealed(msg) from error
 
     def value(self, value: object) -> bytes:
         """A value as it is stored.

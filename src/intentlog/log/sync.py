@@ -21,6 +21,7 @@ from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
 from intentlog.log.values import Applied, Cancelled, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
 from intentlog.ports import Counters
+from intentlog.run.signals import held_back
 from intentlog.run.sync import SyncDriver
 
 P = ParamSpec("P")
@@ -49,7 +50,8 @@ class Log:
             LogDamaged, FormatTooNew: it is not a log, or a newer one.
             LogInUse: this process has it open already.
         """
-        return cls(open_engine(path, settings or Settings(), read_only=read_only))
+        with held_back():
+            return cls(open_engine(path, Settings() if settings is None else settings, read_only=read_only))
 
     def attempt(self, branch: str, *, wait: timedelta | None = None) -> Attempt:
         """The next attempt at a branch, to be used as a context manager.
@@ -201,10 +203,12 @@ class Log:
         except WrongProcess:
             return  # a forked child has nothing of it to let go
         self._engine.wait_until_idle()
-        try:
-            self._engine.duty.flush()
-        finally:
-            self._engine.store.close()
+        with held_back():
+            try:
+                self._engine.duty.flush()
+            finally:
+                self._engine.store.close()
+                self._engine.duty.abandon()
 
     def __enter__(self) -> Self:
         return self

@@ -256,7 +256,8 @@ class Settings:
         if nanoseconds(self.dispatch_grace) <= 0:
             raise ToolMisdefined(f"dispatch_grace must be positive, not {self.dispatch_grace}")
         for name in ("argument_bytes_max", "result_bytes_max", "threads_max"):
-            if getattr(self, name) < 1:
-                raise ToolMisdefined(f"{name} must be at least 1, not {getattr(self, name)}")
+            value: object = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ToolMisdefined(f"{name} must be at least 1, not {value!r}")
         if self.codec is not None:
             check_codec(self.codec)

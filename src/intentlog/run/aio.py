@@ -33,7 +33,7 @@ from intentlog.core.actions import (
     Script,
     Wait,
 )
-from intentlog.errors import LogClosed
+from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty, StoreAction
 from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, made, probed
@@ -59,6 +59,7 @@ class AioDriver:
         self._clock = clock
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-writer")
         self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
+        self._loop = asyncio.get_running_loop()
         self._tails: set[asyncio.Task[None]] = set()
         self._active = 0  # scripts being driven for a caller
         self._closed = False
@@ -75,11 +76,13 @@ class AioDriver:
             hands: the tool that it may call.
             ended: called when the script has ended, which may be after a cancelled caller has gone.
         """
-        if self._closed:
+        try:
+            self._check()
+        except IntentLogError:
             script.close()
             if ended:
                 ended()
-            raise LogClosed("the log was closed")
+            raise
         self._active += 1
         self._idle.clear()
         try:
@@ -103,8 +106,19 @@ class AioDriver:
 
     async def store(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
         """Run a blocking store function on the writer thread; a cancellation waits for it."""
+        self._check()
         future = asyncio.get_running_loop().run_in_executor(self._writer, function, *arguments)
         return await _to_its_end(future)
+
+    def _check(self) -> None:
+        """Refuse what would wait for ever: a closed log, a forked child without its threads, a second loop."""
+        self._duty.store.check_process()
+        if self._closed:
+            raise LogClosed("the log was closed")
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop and self._loop.is_running():
+            raise ToolMisdefined("an AsyncLog is for the tasks of one event loop", remedy="open it in that loop.")
+        self._loop = loop
 
     async def wait_for_calls(self) -> None:
         """Wait for running calls, and for those that run on after their callers were cancelled."""

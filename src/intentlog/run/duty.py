@@ -25,6 +25,7 @@ from intentlog.core.actions import (
     Refused,
 )
 from intentlog.core.records import Durability
+from intentlog.errors import LogUnavailable
 from intentlog.ports import Observer, Store
 
 WAITING_MAX = 256  # of one branch; so many are written together
@@ -66,6 +67,8 @@ class Duty:
     def append(self, entry: Append) -> Appended | Refused | Deferred:
         """Append one record, with what waits for its branch; or let it wait, if it is EVENTUAL."""
         self.store.check_process()  # a forked child may find the lock held by a thread that it does not have
+        if not self.store.owner:  # what waits could never be written
+            raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
         with self._lock:
             if entry.durability is Durability.EVENTUAL:
                 waiting = self._waiting.setdefault(entry.branch, [])
@@ -85,6 +88,10 @@ class Duty:
             for one in [branch] if branch is not None else list(self._waiting):
                 if one in self._waiting:
                     self._write(one)
+
+    def abandon(self) -> None:
+        """Forget what waits: the log is closed, and what could not be written was told."""
+        self._waiting.clear()
 
     def _write(self, branch: str, *entries: Append) -> list[Appended | Refused]:
         """Write what waits for a branch, and these after it; if nothing was written, it waits on."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -23,6 +24,17 @@ _NUMBERS = tuple(
 # The standard library wraps both to make enums of numbers, which takes twenty times as long as what they do.
 _get: Callable[[int], object] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 _set: Callable[[int, Handler], object] = getattr(signal.signal, "__wrapped__", signal.signal)
+
+
+@contextmanager
+def held_back() -> Generator[None]:
+    """Let signals wait while the block runs; what their handlers raise is raised at its end."""
+    signals = Signals()
+    signals.hold()
+    try:
+        yield
+    finally:
+        signals.release()
 
 
 class Signals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 from intentlog import failpoints
@@ -25,6 +26,7 @@ from intentlog.core.actions import (
     Script,
     Wait,
 )
+from intentlog.core.records import Answer, ErrorText
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty
 from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, made, probed
@@ -114,10 +116,20 @@ class SyncDriver:
         def ask() -> None:
             found = hands.probe(action, recorded)
             if inspect.iscoroutine(found):  # an async tool's probe, asked by a program without an event loop
-                found = asyncio.run(found)
+                found = _awaited(found)
             answers.append(found)
 
         raised = signals.outside(ask)
         if raised is not None:
             raise raised
         return probed(answers[0], started)
+
+
+def _awaited(coroutine: Coroutine[Any, Any, Found]) -> Found:
+    """What an async probe answers; nothing, where this thread's own event loop would have to wait for it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    coroutine.close()
+    return Found(Answer.UNKNOWN, None, ErrorText("ToolMisdefined", "an async probe is asked by an AsyncLog"))

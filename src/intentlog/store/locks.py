@@ -14,6 +14,8 @@ import secrets
 from pathlib import Path
 from weakref import WeakSet
 
+from intentlog.errors import LogUnavailable
+
 
 class Locks:
     """This process' locks on one log. Safe from any thread.
@@ -38,9 +40,9 @@ class Locks:
 
     def give_up_keeper(self) -> None:
         """Let another process keep the log."""
-        if self._keeper is not None:
-            os.close(self._keeper)
-            self._keeper = None
+        keeper, self._keeper = self._keeper, None  # first: a second release must not close another's descriptor
+        if keeper is not None:
+            os.close(keeper)
 
     @property
     def is_keeper(self) -> bool:
@@ -65,10 +67,10 @@ class Locks:
     def release(self) -> None:
         """Let go of everything. Idempotent."""
         self.give_up_keeper()
-        if self._held is not None:
+        held, self._held = self._held, None
+        if held is not None:
             self._path(self.owner).unlink(missing_ok=True)
-            os.close(self._held)
-            self._held = None
+            os.close(held)
 
     def forget_after_fork(self) -> None:
         """In a forked child: close the descriptors, which belong to the parent."""
@@ -104,6 +106,10 @@ def lives(folder: Path, owner: str) -> bool:
         descriptor = os.open(folder / f"owner-{owner}.lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise LogUnavailable(
+            f"who has the log open cannot be seen: {error}", remedy=f"check the permissions of {folder}."
+        ) from error
     try:
         return not _try(descriptor, fcntl.LOCK_SH)  # shared: two that ask do not meet each other
     finally:

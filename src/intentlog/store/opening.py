@@ -28,6 +28,7 @@ BUSY_POLL_S = 0.01
 BUSY_LIMIT_MS = 10_000
 WAL_BYTES = 4 * 1024 * 1024  # about 1,000 frames; written zeros, since a growing file doubles a commit's cost
 BALLAST_BYTES = 256 * 1024
+SALT_BYTES = 32
 FREE_BYTES_MIN = 1024 * 1024  # a full disk under the mapped -shm file would kill the process with SIGBUS
 _PAGE_BYTES = 4096
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -104,7 +105,7 @@ def check_room(path: Path, *, reader: bool) -> None:
 def failure_of(path: Path, error: BaseException) -> BaseException:
     """What an opening that failed is told as, whatever raised it."""
     match error:
-        case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError() | TypeError():
+        case apsw.CorruptError() | apsw.NotADBError() | apsw.SQLError() | UnicodeDecodeError() | TypeError():
             return LogDamaged(f"{path} is not a sound log: {error}")
         case apsw.Error():
             return LogUnavailable(f"{path} cannot be opened: {error}", remedy=busy_remedy(path, error))
@@ -266,13 +267,26 @@ def check_format(connection: Connection, path: Path) -> bool:
     return True
 
 
+def salt_of(connection: Connection, path: Path) -> bytes:
+    """The log's secret.
+
+    Raises:
+        LogDamaged: it is not what was written.
+    """
+    salt = connection.execute(schema.SALT).get
+    if not isinstance(salt, bytes) or len(salt) != SALT_BYTES:
+        raise LogDamaged(f"{path} is damaged: its salt is not {SALT_BYTES} bytes")
+    return salt
+
+
 def create_tables(connection: Connection) -> None:
     """Make an empty file a log, in one transaction; another process may have been faster."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.pragma("schema_version") == 0:
             connection.execute(schema.CREATE)
-            connection.execute("INSERT INTO meta VALUES ('salt', ?), ('upkeep', 0)", (secrets.token_bytes(32),))
+            salt = secrets.token_bytes(SALT_BYTES)
+            connection.execute("INSERT INTO meta VALUES ('salt', ?), ('upkeep', 0)", (salt,))
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", FORMAT_VERSION)
     except BaseException:

@@ -30,6 +30,7 @@ _DAMAGE = (
     apsw.SQLError,
     apsw.MismatchError,
     msgspec.MsgspecError,
+    OverflowError,
     TypeError,
     UnicodeDecodeError,
 )

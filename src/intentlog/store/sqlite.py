@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
+from weakref import WeakValueDictionary
 
 import apsw
 
@@ -14,7 +15,7 @@ from intentlog.core import codec
 from intentlog.core.actions import Append, Appended, Interrupted, Refused
 from intentlog.core.records import Dispatched, Pending, Stored
 from intentlog.core.state import Branch, Operation
-from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable
+from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening, schema
 from intentlog.store.connection import Connection
@@ -24,8 +25,18 @@ from intentlog.store.staging import stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
-_open_here: dict[opening.Identity, int] = {}  # (device, inode) of logs that this process writes -> pid
+# The logs that this process writes, by device and inode: gone with their stores, however those are lost.
+_open_here: WeakValueDictionary[opening.Identity, SqliteStore] = WeakValueDictionary()
 _open_here_lock = RLock()
+_open_in_parent: set[opening.Identity] = set()
+
+
+def _after_fork_in_child() -> None:
+    """SQLite keeps one note for each file and process of the locks it holds. A child has the note, not the locks."""
+    _open_in_parent.update(_open_here.keys())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class _Rows:
@@ -100,7 +111,7 @@ class SqliteStore(SqliteReads):
                 self._open_reader(vfs)
             else:
                 self._open_writer(vfs, wal_bytes)
-            self._salt = bytes(self._connected().execute(schema.SALT).get)
+            self._salt = opening.salt_of(self._connected(), path)
         except BaseException as error:
             self.close()
             failure = opening.failure_of(path, error)
@@ -140,10 +151,15 @@ class SqliteStore(SqliteReads):
         identity = opening.identity_of(self._path)
         if identity is None:
             raise LogUnavailable(f"{self._path} was removed while it was opened", remedy="try again.")
+        if identity in _open_in_parent:
+            raise WrongProcess(
+                f"{self._path} was open in the process that this one was forked from, while it was forked",
+                remedy="fork before the log is opened, or start the child anew (spawn, exec).",
+            )
         with _open_here_lock:
-            if _open_here.get(identity) == self._pid:
+            if identity in _open_here:
                 raise LogInUse(f"{self._path} is open in this process already")
-            _open_here[identity] = self._pid
+            _open_here[identity] = self
         self._identity = identity
 
     # --- what a driver asks ------------------------------------------------------------------------------------
@@ -312,8 +328,14 @@ class SqliteStore(SqliteReads):
                     _open_here.pop(self._identity, None)
                 self._identity = None
 
+    def __del__(self) -> None:
+        """Let go of what nobody can close any more: the one who opened it was interrupted before it had it."""
+        if os.getpid() == self._pid:
+            with suppress(Exception):
+                self.close()
+
     def _writable(self) -> Connection:
         connection = self._entered()
         if self._locks is None:
-            raise LogUnavailable(f"{self._path} was opened for reading only")
+            raise LogUnavailable(f"{self._path} was opened for reading only", remedy="open it without read_only.")
         return connection
