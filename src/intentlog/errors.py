@@ -303,7 +303,7 @@ class FormatTooNew(IntentLogError):
 
 
 class WrongProcess(IntentLogError):
-    """The log was opened before a fork; a child process opens its own."""
+    """The log was opened before a fork, which SQLite's locks do not survive."""
 
     code = "wrong_process"
-    default_remedy = "open the log in the child after the fork."
+    default_remedy = "fork before the log is opened, or start the child anew (spawn, exec)."

@@ -8,6 +8,7 @@ import pytest
 from core_player import Player
 from msgspec.structs import replace
 
+from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import Fetch
 from intentlog.core.replay import replay
@@ -147,3 +148,26 @@ def test_a_rejection_without_its_text_is_one(player: Player) -> None:
     with pytest.raises(Rejected) as raised:
         script.send(None)
     assert (raised.value.replayed, raised.value.error_type) == (True, "Rejected")
+
+
+def test_a_value_that_stays_sealed_is_told_with_what_opens_it() -> None:
+    """Done, and its value is there for whoever has the log's codec: not the remedy of a type that has changed."""
+    player = Player().opens()
+    player.performs("paid")
+
+    def sealed(payload: bytes) -> object:
+        raise codec.StaysSealed("it is sealed, and the log was opened without its codec")
+
+    found = player.raises(OutcomeUnavailable, decode=sealed)
+    assert found.effect_ran == "yes"
+    assert "codec" in found.message
+    assert "Settings(codec=" in found.remedy
+
+
+def test_a_digest_that_is_keyed_is_not_taken_for_drift() -> None:
+    """Without the codec's key nothing can be held against it: other arguments, or the same ones, who knows (I6)."""
+    player = Player().opens()
+    player.performs("paid", digest="2:00")
+    found = player.raises(OutcomeUnavailable, digest="1:00")
+    assert found.effect_ran == "yes"
+    assert "Settings(codec=" in found.remedy

@@ -59,18 +59,11 @@ def _of(log: str, intent_id: IntentId, seq: int, resolution: Resolution, not_bef
 def of_contradiction(log: str, intent_id: IntentId) -> Advice:
     """What to do where a late outcome says other than what was settled."""
     text = (
-        "a late outcome says other than what was settled, and both stand in the log: read them, and mend it outside; "
-        "then say that it is done, or that it shall happen once more"
+        "a late outcome says other than what was settled, and both stand in the log: read them, mend it outside, "
+        "then say that it is done (if it shall happen once more, renew it after that)"
     )
-    said = "--by NAME --why TEXT"
-    return Advice(
-        text,
-        (
-            command("show", log, intent_id.branch),
-            command("resolve", log, intent_id, options=f"--landed {said}"),
-            command("renew", log, intent_id, options=said),
-        ),
-    )
+    confirm = command("resolve", log, intent_id, options="--landed --by NAME --why TEXT")
+    return Advice(text, (command("show", log, intent_id.branch), confirm))
 
 
 def command(name: str, *places: str, options: str = "") -> str:

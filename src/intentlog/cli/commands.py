@@ -133,12 +133,13 @@ def tail(
             render.print_json(entries)
             return FINE
         report.tail(entries, as_json=as_json)
+        newest = [*opened.tail(1), *entries][-1:] if after is None else entries
+        seen = newest[-1].seq if newest else after or 0
         while follow:
-            seen = entries[-1].seq if entries else after or 0
             time.sleep(FOLLOW_POLL_S)
             newer = opened.tail(after=seen)
             report.tail(newer, as_json=as_json)
-            entries = newer or entries
+            seen = newer[-1].seq if newer else seen
     return FINE
 
 

@@ -108,8 +108,8 @@ def decided(place: str, intent_id: str, seq: int, record: Settled, doubts: int) 
     else:
         supply = command("supply", place, intent_id, options="--outcome JSON")
         after = (
-            "run the program again: nothing is called; a tool that returns more than None then raises "
-            f"OutcomeUnavailable, until its value is there: {supply}"
+            "run the program again: nothing is called; where the log has no value of it and the tool returns more than "
+            f"None, it raises OutcomeUnavailable, until its value is there: {supply}"
         )
     render.print_line(out, f"next: {after}")
     if doubts:

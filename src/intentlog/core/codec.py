@@ -30,17 +30,6 @@ from intentlog.core.state import Branch, Operation
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x69746C67  # "itlg"
 CHAIN_BYTES = 16
-# What an encoder, a decoder, or a model of the user's may raise about a value that it cannot take.
-_UNFIT = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-    msgspec.MsgspecError,
-)
 _NO_PAYLOAD = b"\xff" * 8
 
 encode_record = msgspec.json.Encoder().encode
@@ -111,8 +100,10 @@ def encode_value(value: object, bytes_max: int) -> bytes:
             _refuse_not_finite(plain)
     except RecursionError:
         raise NotRecordable("it is cyclic, or nested too deeply") from None
-    except _UNFIT as error:
-        raise NotRecordable(str(error)) from error
+    except NotRecordable:
+        raise
+    except Exception as error:  # an encoder, or a model of the user's, may raise anything
+        raise NotRecordable(_told(error)) from error
     if len(encoded) > bytes_max:
         raise NotRecordable(f"it takes {len(encoded)} bytes, the limit is {bytes_max}")
     return encoded
@@ -150,8 +141,14 @@ def decode_value(encoded: bytes, of_type: Any) -> Any:
     """
     try:
         return msgspec.json.decode(encoded, type=of_type, dec_hook=_decode_model)
-    except (RecursionError, *_UNFIT) as error:
-        raise ValueError(str(error)) from error
+    except Exception as error:  # so may a decoder
+        raise ValueError(_told(error)) from error
+
+
+def _told(error: Exception) -> str:
+    """An encoder's own words; of an error that is somebody else's, its name too."""
+    own = isinstance(error, TypeError | ValueError | NotImplementedError | msgspec.MsgspecError)
+    return str(error) if own else f"{type(error).__name__}: {error}"
 
 
 def _encode_model(value: object) -> object:

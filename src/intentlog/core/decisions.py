@@ -22,7 +22,7 @@ from intentlog.core.machine import RESERVED, Reason
 from intentlog.core.records import Durability, End, Settlement, Verdict
 from intentlog.core.restart import Classification, Present, classify_open, close_cancelled, fence
 from intentlog.core.state import OPEN_STATES, Operation
-from intentlog.errors import ArgumentsNotRecordable, NotInDoubt, StaleDecision, UnknownIntent
+from intentlog.errors import ArgumentsNotRecordable, EffectRan, NotInDoubt, StaleDecision, UnknownIntent
 
 
 def resolve(
@@ -61,9 +61,8 @@ def resolve(
     )
     reply: Appended | Refused = yield Append(intent.branch, record, payload)
     if isinstance(reply, Refused):
-        stale = reply.refusal.reason is Reason.STALE
-        kind = StaleDecision if stale else NotInDoubt
-        raise kind(reply.refusal.detail, intent_id=intent, effect_ran="unknown" if doubtful else operation.effect_ran)
+        kind = StaleDecision if reply.refusal.reason is Reason.STALE else NotInDoubt
+        raise kind(reply.refusal.detail, intent_id=intent, effect_ran=_ran(reply, operation))
 
 
 def supply(intent: IntentId, payload: bytes, by: str, why: str) -> Script[None]:
@@ -78,7 +77,7 @@ def supply(intent: IntentId, payload: bytes, by: str, why: str) -> Script[None]:
     record = r.Supplied(attempt=newest, step=operation.step, generation=operation.generation, by=by, why=why)
     reply: Appended | Refused = yield Append(intent.branch, record, payload)
     if isinstance(reply, Refused):
-        ran = operation.effect_ran
+        ran = _ran(reply, operation)
         raise NotInDoubt(f"it needs no value: {reply.refusal.detail}", intent_id=intent, effect_ran=ran)
 
 
@@ -113,7 +112,7 @@ def renew(log: str, intent: IntentId, by: str, why: str, expect_seq: int | None 
     reply: Appended | Refused = yield Append(intent.branch, record)
     if isinstance(reply, Refused):
         kind = StaleDecision if reply.refusal.reason is Reason.STALE else NotInDoubt
-        ran = operation.effect_ran
+        ran = _ran(reply, operation)
         raise kind(f"it cannot be renewed now: {reply.refusal.detail}", intent_id=intent, effect_ran=ran)
 
 
@@ -198,6 +197,11 @@ def _contradicting_before(intent: IntentId, newest: Operation) -> Script[Operati
         if view.operation is not None and view.operation.contradicts:
             return view.operation
     return newest
+
+
+def _ran(reply: Refused, before: Operation) -> EffectRan:
+    """What is known of the effect by now, where others were faster than a decision."""
+    return (reply.view.operation or before).effect_ran
 
 
 def _check_fresh(intent: IntentId, operation: Operation, expect_seq: int | None) -> None:

@@ -47,6 +47,7 @@ class Ended(NamedTuple):
     error: BaseException
     operation: Operation
     note: str = ""
+    made: bool = True  # whether the tool was called at all
 
 
 def perform(plan: Plan) -> Script[Outcome[Any]]:
@@ -65,12 +66,13 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         return (yield from read(plan, view))
     view = yield from _end_own_call(plan, view)
     repeats = 0
+    called = False
     cause: BaseException | None = None
     while True:
         yield from check_same_call(plan, view.operation)
         match _todo(plan, view), view.operation:
             case Resolution.REPLAY, Operation() as operation:
-                return (yield from replay(plan, operation))
+                return (yield from replay(plan, operation))._replace(replayed=not called)
             case Resolution.ASK_PERSON, Operation() as operation:
                 return (yield from _unsettled(plan, operation, cause, _may_land_until(plan, view)))
             case Resolution.PROBE, Operation() as operation:
@@ -82,6 +84,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         ended = yield from _dispatch(plan, view)
         if isinstance(ended, Outcome):
             return ended
+        called = called or (ended is not None and ended.made)
         ended, view = yield from _look_after(plan, ended)
         if isinstance(ended, Ended) and not _overtaken(plan, ended, view):
             if repeats >= plan.retry_times or _todo(plan, view) is Resolution.ASK_PERSON:
@@ -226,7 +229,8 @@ def _ended(plan: Plan, operation: Operation, number: int, called: Raised | NotMa
     attempt, step, generation = plan.intent_id.attempt, operation.step, operation.generation
     if kind in (ErrorKind.NOT_SENT, ErrorKind.REJECTED):
         record = _committed(plan, operation, number, OutcomeKind(kind), text)
-        return Ended(kind, error, (yield from _record_outcome(plan, operation, record, None, error)))
+        operation = yield from _record_outcome(plan, operation, record, None, error)
+        return Ended(kind, error, operation, made=not isinstance(called, NotMade))
     evidence: r.Record = r.CallEnded(attempt=attempt, step=step, generation=generation, dispatch_no=number, error=text)
     if kind is ErrorKind.SUSPENDED:
         evidence = r.Suspended(attempt=attempt, step=step, generation=generation, dispatch_no=number, reason=text.text)

@@ -44,7 +44,8 @@ def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
 
 def with_digest_of(plan: Plan, operation: Operation | None) -> Plan:
     """The plan, with the digest in the version in which the operation was recorded: a log may get a codec later."""
-    older = operation is not None and plan.unkeyed_digest and operation.digest.startswith("1:")
+    recorded = operation is not None and bool(operation.intents)  # a renewed one takes over its digest, not its calls
+    older = operation is not None and recorded and plan.unkeyed_digest and operation.digest.startswith("1:")
     return plan._replace(digest=plan.unkeyed_digest) if older else plan
 
 

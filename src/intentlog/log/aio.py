@@ -142,10 +142,9 @@ class AsyncLog:
         waiting = asyncio.ensure_future(driver.wait_for_calls())
         await until_done(waiting)
         try:
-            await driver.store(engine.duty.flush)
+            await driver.store(engine.duty.close)
         finally:
             await driver.store(engine.store.close)
-            engine.duty.abandon()
             driver.close()
 
     @property
@@ -222,6 +221,7 @@ class AsyncAttempt:
         self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Outcome[Any]:
         engine, driver = self._engine, self._driver
+        driver.check()
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=True)
         lock = self._locks.setdefault(prepared.step, asyncio.Lock())
         try:
@@ -240,6 +240,7 @@ class AsyncAttempt:
     async def __aenter__(self) -> Self:
         if self._opened is not None:
             raise LogClosed("an attempt is entered once; ask the log for another")
+        self._driver.check()
         deadline_s = time.monotonic() + self._wait_s
         while not await self._try():
             if time.monotonic() >= deadline_s:

@@ -7,7 +7,7 @@ from typing import cast
 from intentlog.core import codec, decisions
 from intentlog.core.actions import IntentId, Script
 from intentlog.core.records import Durability, Settlement
-from intentlog.errors import ArgumentsNotRecordable, LogUnavailable, ToolMisdefined, UnknownIntent
+from intentlog.errors import ArgumentsNotRecordable, LogClosed, LogUnavailable, ToolMisdefined, UnknownIntent
 from intentlog.log.inspection import Inspection
 from intentlog.log.naming import check_name
 from intentlog.log.sealing import SEALED
@@ -16,6 +16,17 @@ from intentlog.log.values import Applied, Cancelled, NotApplied
 
 class Deciding(Inspection):
     """The decisions of both faces. Safe from any thread, but for what its driver does."""
+
+    is_closing: bool
+
+    def check_open(self) -> None:
+        """Begin nothing more on a log that is being closed.
+
+        Raises:
+            LogClosed: it is.
+        """
+        if self.is_closing:
+            raise LogClosed(f"{self.store.name} is being closed")
 
     def resolving(self, intent_id: str, answer: object, by: str, why: str, expect_seq: int | None) -> Script[None]:
         """The script that records a decision about an intent in doubt."""
@@ -51,6 +62,7 @@ class Deciding(Inspection):
 
     def noting(self, branch: str, kind: str, payload: object, durability: object) -> Script[None]:
         """The script that records a program's own event."""
+        self.check_open()
         name = check_name("branch", branch, slash=True)
         if not isinstance(durability, Durability):
             raise ToolMisdefined(f"durability= takes a Durability, not {durability!r}")

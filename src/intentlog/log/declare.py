@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
-from itertools import starmap
+from itertools import count, starmap
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,7 +26,15 @@ from intentlog.core import actions
 from intentlog.core.actions import ErrorKind
 from intentlog.core.effects import READ, UNSAFE, Declaration, Effect, EffectKind, nanoseconds
 from intentlog.core.records import Durability
-from intentlog.errors import ArgumentsNotRecordable, NotSent, Rejected, Suspended, ToolMisdefined, UnguardedCall
+from intentlog.errors import (
+    ArgumentsNotRecordable,
+    IntentLogError,
+    NotSent,
+    Rejected,
+    Suspended,
+    ToolMisdefined,
+    UnguardedCall,
+)
 from intentlog.log.binding import Signature
 from intentlog.log.naming import check_name, check_template
 from intentlog.log.values import Applied, Call, NotApplied, Retry, Unknown
@@ -71,7 +80,8 @@ class _Vault:
 
 
 VAULT = _Vault()
-_KNOWN: WeakValueDictionary[tuple[str, str, str], AnyTool] = WeakValueDictionary()  # (name, module, qualname)
+_KNOWN: WeakValueDictionary[int, AnyTool] = WeakValueDictionary()  # every tool that is alive, as it was declared
+_numbers = count()
 
 
 class AnyTool:
@@ -107,7 +117,7 @@ class AnyTool:
         self._not_sent = _as_tuple(options.not_sent)
         self._check()
         VAULT.keep(self, function)
-        _KNOWN[self.name, self.__module__, self.__qualname__] = self
+        _KNOWN[next(_numbers)] = self
 
     def __init_subclass__(cls, *, sealed: bool = True) -> None:
         """Refuse subclasses: one could open another door to the function."""
@@ -135,7 +145,12 @@ class AnyTool:
         return self.__qualname__
 
     def kind_of(self, error: BaseException) -> ErrorKind:
-        """What an error of this tool proves: nothing, unless it is declared to."""
+        """What an error of this tool proves: nothing, unless it is declared to.
+
+        What a guard raised for another effect, which this tool called, says nothing of this one.
+        """
+        if isinstance(error, IntentLogError) and error.intent_id is not None:
+            return ErrorKind.AMBIGUOUS
         if isinstance(error, Suspended):
             return ErrorKind.SUSPENDED
         if isinstance(error, (NotSent, *self._not_sent)):
@@ -334,10 +349,20 @@ def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Optio
 
 
 def known_tool(name: str) -> AnyTool | None:
-    """The tool of this name that this program has; None if there is none, or more than one."""
-    handles = (ref() for ref in _KNOWN.valuerefs())  # a list of its own: other threads may declare tools meanwhile
-    found = [handle for handle in handles if handle is not None and handle.name == name]
+    """The tool of this name that this program has; None if there is none, or more than one.
+
+    Two that one function made (a factory's, say) are two: only one of them can ask about what the record means.
+    """
+    found = _alive(name)
+    if len(found) > 1:
+        gc.collect()  # one that was defined anew may still be held by a cycle
+        found = _alive(name)
     return found[0] if len(found) == 1 else None
+
+
+def _alive(name: str) -> list[AnyTool]:
+    handles = (ref() for ref in _KNOWN.valuerefs())  # a list of its own: other threads may declare tools meanwhile
+    return [handle for handle in handles if handle is not None and handle.name == name]
 
 
 def _as_tuple(errors: Errors) -> tuple[type[Exception], ...]:

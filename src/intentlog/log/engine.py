@@ -27,7 +27,6 @@ from intentlog.errors import (
     ArgumentsNotRecordable,
     Fenced,
     InDoubt,
-    LogClosed,
     LogUnavailable,
     OutcomeUnavailable,
     Rejected,
@@ -122,7 +121,7 @@ class Engine(Deciding):
         Raises:
             LogClosed: the log is being closed.
         """
-        self._check_open()
+        self.check_open()
         attempt = AttemptState(branch, f"{self.store.owner}.{next(self._numbers)}")
         self._attempts[attempt.owner] = attempt
         return attempt
@@ -130,10 +129,6 @@ class Engine(Deciding):
     def _holds(self, owner: str) -> bool:
         attempt = self._attempts.get(owner)
         return attempt is not None and attempt.lives
-
-    def _check_open(self) -> None:
-        if self.is_closing:
-            raise LogClosed(f"{self.store.name} is being closed")
 
     def opening(self, branch: str, owner: str) -> Script[restart.Opened]:
         """The script that opens the branch's next attempt."""
@@ -151,13 +146,13 @@ class Engine(Deciding):
     ) -> Prepared:
         """Bind, encode and name a call. Whatever is wrong with it is raised here, before anything is recorded."""
         usable = self.tools.usable(handle, is_async=is_async)
-        self._check_open()
+        self.check_open()
         if not attempt.is_open:
             raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
         payloads = self.payloads(attempt.branch)
         try:
-            arguments = payloads.sealed(bound.encoded)
+            arguments, digest = payloads.sealed(bound.encoded), payloads.digest(bound.encoded)
         except codec.NotRecordable as error:
             raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
         attempt.secrets |= bound.secrets
@@ -174,7 +169,7 @@ class Engine(Deciding):
             tool=usable.name,
             declaration=replace(usable.declaration, grace_ns=nanoseconds(self.settings.dispatch_grace)),
             arguments=arguments,
-            digest=payloads.digest(bound.encoded),
+            digest=digest,
             kind_of=usable.kind_of,
             describe=partial(describe, secrets=bound.secrets),
             encode=payloads.value,
@@ -199,6 +194,9 @@ class Engine(Deciding):
     def closing(self, attempt: AttemptState, error: BaseException | None) -> Script[End]:
         """The script that closes an attempt, left with this exception or none."""
         attempt.is_open = False
+        if error is not None:  # on its way out it may leave other attempts, whose ends keep its text too
+            for other in self._live_attempts():
+                other.secrets |= attempt.secrets
         if error is None:
             wanted = End.COMPLETED
         elif isinstance(error, InDoubt):
@@ -230,8 +228,11 @@ class Engine(Deciding):
             time.sleep(IDLE_POLL_S)
 
     def _is_calling(self) -> bool:
-        attempts = (ref() for ref in self._attempts.valuerefs())
-        return any(attempt is not None and attempt.is_calling for attempt in attempts)
+        return any(attempt.is_calling for attempt in self._live_attempts())
+
+    def _live_attempts(self) -> list[AttemptState]:
+        attempts = (ref() for ref in self._attempts.valuerefs())  # a list of its own: other threads add meanwhile
+        return [attempt for attempt in attempts if attempt is not None]
 
     # --- restart and decisions --------------------------------------------------------------------------------
 

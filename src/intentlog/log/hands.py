@@ -14,7 +14,7 @@ from intentlog.core import actions
 from intentlog.core.actions import IntentId
 from intentlog.core.codec import NotRecordable
 from intentlog.core.records import Answer
-from intentlog.errors import NotSent, ToolMisdefined
+from intentlog.errors import ToolMisdefined
 from intentlog.log.binding import Bound
 from intentlog.log.declare import VAULT, AnyTool
 from intentlog.log.sealing import Payloads
@@ -64,17 +64,20 @@ class ToolHands:
             return Found(Answer.UNKNOWN, None, describe(ToolMisdefined(f"{self._tool.name} has no probe")))
         try:
             args, kwargs = self._probe_arguments(action, recorded, takes_call=prober.takes_call)
+            asked = partial(prober.function, *args, **kwargs)
+            if inspect.iscoroutinefunction(prober.function):
+                return self._probe_async(action, asked)
             # Marked as a tool is: a probe that calls what it is asked about would wait for itself.
-            answer = copy_context().run(_marked, action.intent_id, partial(prober.function, *args, **kwargs))
+            answer = copy_context().run(_marked, action.intent_id, asked)
         except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
-        return self._probe_async(action, answer) if inspect.iscoroutine(answer) else self._found(answer)
+        return self._probe_async(action, lambda: answer) if inspect.iscoroutine(answer) else self._found(answer)
 
-    async def _probe_async(self, action: actions.Probe, coroutine: Any) -> Found:
+    async def _probe_async(self, action: actions.Probe, asked: Callable[[], Any]) -> Found:
         token = running.set((*running.get(), action.intent_id))
         try:
             async with asyncio.timeout(self._tool.time_limit.total_seconds()):
-                answer = await coroutine
+                answer = await asked()
         except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
         finally:
@@ -142,8 +145,10 @@ def _marked(intent: IntentId, function: Callable[[], Any]) -> Any:
 def _check_begun(handle: AnyTool, box: Made) -> None:
     """Refuse what a plain tool returned, if it is no result but the promise of one.
 
+    What the tool did before it returned it, nobody knows: that proves nothing.
+
     Raises:
-        NotSent: it is a coroutine or generator that was never begun.
+        ToolMisdefined: it is a coroutine or generator.
     """
     value = box.values[0]
     if not (inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)):
@@ -151,8 +156,8 @@ def _check_begun(handle: AnyTool, box: Made) -> None:
     box.values.clear()
     if inspect.iscoroutine(value):
         value.close()  # or Python warns that it was never awaited
-    raise NotSent(
-        f"{handle.name} returned a {type(value).__name__} that was never begun",
+    raise ToolMisdefined(
+        f"{handle.name} returned a {type(value).__name__}, which is no result",
         remedy="make the tool an `async def`, or let it return its result.",
     )
 

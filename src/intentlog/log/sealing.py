@@ -103,7 +103,10 @@ class Payloads(NamedTuple):
         Raises:
             NotRecordable: it cannot be written down, or the user's codec failed.
         """
-        return self.sealed(codec.encode_value(value, self.bytes_max))
+        try:
+            return self.sealed(codec.encode_value(value, self.bytes_max))
+        except SystemExit as error:  # of the user's codec or model: what was returned is done all the same
+            raise NotRecordable(f"SystemExit: {error}") from error
 
     def decoded(self, stored: bytes, of_type: object) -> object:
         """A stored value, as the annotated type.
@@ -114,5 +117,12 @@ class Payloads(NamedTuple):
         return codec.decode_value(self.opened(stored), of_type)
 
     def digest(self, arguments: bytes) -> str:
-        """The digest of encoded arguments, keyed if the codec has a key."""
-        return codec.arguments_digest(arguments, self.codec.digest_key if self.codec else b"")
+        """The digest of encoded arguments, keyed if the codec has a key.
+
+        Raises:
+            NotRecordable: the user's codec has no such key now.
+        """
+        try:
+            return codec.arguments_digest(arguments, self.codec.digest_key if self.codec else b"")
+        except Exception as error:
+            raise NotRecordable(f"the log's codec has no digest key: {type(error).__name__}: {error}") from error

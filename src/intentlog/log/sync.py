@@ -50,8 +50,15 @@ class Log:
             LogDamaged, FormatTooNew: it is not a log, or a newer one.
             LogInUse: this process has it open already.
         """
-        with held_back():
-            return cls(open_engine(path, Settings() if settings is None else settings, read_only=read_only))
+        log: Log | None = None
+        try:
+            with held_back():  # else an interrupt could leave it open with nobody to close it
+                log = cls(open_engine(path, Settings() if settings is None else settings, read_only=read_only))
+            return log  # noqa: RET504 - bound, so that it can be closed; inside, so that nothing stands in between
+        except BaseException:
+            if log is not None:
+                log.close()
+            raise
 
     def attempt(self, branch: str, *, wait: timedelta | None = None) -> Attempt:
         """The next attempt at a branch, to be used as a context manager.
@@ -202,13 +209,13 @@ class Log:
             self._engine.store.check_process()
         except WrongProcess:
             return  # a forked child has nothing of it to let go
+        self._driver.check_not_driving()
         self._engine.wait_until_idle()
         with held_back():
             try:
-                self._engine.duty.flush()
+                self._engine.duty.close()
             finally:
                 self._engine.store.close()
-                self._engine.duty.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -268,6 +275,7 @@ class Attempt:
         engine, driver = self._engine, self._driver
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=False)
         try:
+            driver.check_not_driving()
             with self._lock_of(prepared.step):
                 return driver.run(prepared.script, prepared.hands)
         finally:
@@ -288,11 +296,22 @@ class Attempt:
         if self._opened is not None:
             raise LogClosed("an attempt is entered once; ask the log for another")
         deadline_s = time.monotonic() + self._wait_s
-        while not self._try():
-            if time.monotonic() >= deadline_s:
-                raise BranchBusy(f"branch {self._branch!r} is held by a living owner")
-            time.sleep(BUSY_POLL_S)
+        busy = False
+        try:
+            while not busy and not self._try():
+                time.sleep(BUSY_POLL_S)
+                busy = time.monotonic() >= deadline_s
+        except BaseException:
+            self._leave()
+            raise
+        if busy:
+            raise BranchBusy(f"branch {self._branch!r} is held by a living owner")
         return self
+
+    def _leave(self) -> None:
+        """Hold the branch no longer: nobody will leave an attempt whose entering was interrupted."""
+        if self._opened is not None:
+            self._opened.left = True
 
     def _try(self) -> bool:
         """Try once to open the attempt. False: the branch is busy, and there is time to wait."""
@@ -312,14 +331,14 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        state, engine, driver = self._state, self._engine, self._driver
         try:
-            engine.unvisited(state, driver.run(engine.closing(state, error)))
+            state, engine = self._state, self._engine
+            engine.unvisited(state, self._driver.run(engine.closing(state, error)))
         except IntentLogError:
             if error is None:
                 raise  # with an error on its way, that one tells more
         finally:
-            state.left = True
+            self._leave()
 
 
 class Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from weakref import WeakValueDictionary
 
 from intentlog.core.effects import Declaration, EffectKind
@@ -38,18 +39,20 @@ class Toolbox:
 
     def _take_name(self, handle: AnyTool) -> None:
         """Without a lock, which an interrupt could leave held: if two meet here, one is refused at its next call."""
+        if self._used.get(handle.name) is not None:
+            gc.collect()  # one that was defined anew may still be held by a cycle, an old error's frames say
         other = self._used.get(handle.name)
-        if other is not None and _place(other) != _place(handle):
+        if other is not None:
             raise ToolMisdefined(
-                f"two tools of one name in one log: {handle.name!r} is {'.'.join(_place(other))} already, "
-                f"and {'.'.join(_place(handle))} is another",
+                f"two tools of one name in one log: {handle.name!r} is {_place(other)} already, "
+                f"and {_place(handle)} is another",
                 remedy='give one of them another name: @tool(name="...").',
             )
-        self._used[handle.name] = handle  # the first, or the same function, defined anew
+        self._used[handle.name] = handle  # the first; or the one before it is gone
 
     def tool_of(self, name: str) -> AnyTool | None:
-        """The tool that a record names: the one that was called through this log, else the program's only one."""
-        return self._used.get(name) or known_tool(name)
+        """The tool that a record names, if this program has one of that name and no other."""
+        return known_tool(name)
 
     def declaration_of(self, name: str) -> Declaration | None:
         """What this program declares of the tool of this name, if it has it."""
@@ -57,5 +60,5 @@ class Toolbox:
         return handle.declaration if handle else None
 
 
-def _place(handle: AnyTool) -> tuple[str, str]:
-    return handle.__module__, handle.__qualname__
+def _place(handle: AnyTool) -> str:
+    return f"{handle.__module__}.{handle.__qualname__}"

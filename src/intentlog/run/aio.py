@@ -77,7 +77,7 @@ class AioDriver:
             ended: called when the script has ended, which may be after a cancelled caller has gone.
         """
         try:
-            self._check()
+            self.check()
         except IntentLogError:
             script.close()
             if ended:
@@ -106,11 +106,11 @@ class AioDriver:
 
     async def store(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
         """Run a blocking store function on the writer thread; a cancellation waits for it."""
-        self._check()
+        self.check()
         future = asyncio.get_running_loop().run_in_executor(self._writer, function, *arguments)
         return await _to_its_end(future)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Refuse what would wait for ever: a closed log, a forked child without its threads, a second loop."""
         self._duty.store.check_process()
         if self._closed:

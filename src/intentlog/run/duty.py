@@ -25,8 +25,9 @@ from intentlog.core.actions import (
     Refused,
 )
 from intentlog.core.records import Durability
-from intentlog.errors import LogUnavailable
+from intentlog.errors import LogClosed, LogUnavailable
 from intentlog.ports import Observer, Store
+from intentlog.run.signals import held_back
 
 WAITING_MAX = 256  # of one branch; so many are written together
 StoreAction = Load | LoadBranch | Fetch | FetchError | Append
@@ -45,6 +46,7 @@ class Duty:
         self._observer = observer
         self._waiting: dict[str, list[Append]] = {}
         self._lock = RLock()
+        self._closed = False
 
     def do(self, action: StoreAction) -> Any:
         """Do one store action and return its reply."""
@@ -70,6 +72,8 @@ class Duty:
         if not self.store.owner:  # what waits could never be written
             raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
         with self._lock:
+            if self._closed:
+                raise LogClosed(f"{self.store.name} is closed, or being closed")
             if entry.durability is Durability.EVENTUAL:
                 waiting = self._waiting.setdefault(entry.branch, [])
                 waiting.append(entry)
@@ -84,14 +88,22 @@ class Duty:
     def flush(self, branch: str | None = None) -> None:
         """Write the EVENTUAL records of one branch, or of all, now."""
         self.store.check_process()
-        with self._lock:
+        with held_back(), self._lock:  # an interrupt in between would lose what waits, or write it twice
             for one in [branch] if branch is not None else list(self._waiting):
                 if one in self._waiting:
                     self._write(one)
 
-    def abandon(self) -> None:
-        """Forget what waits: the log is closed, and what could not be written was told."""
-        self._waiting.clear()
+    def close(self) -> None:
+        """Write what waits, and take nothing more: what is acknowledged while a log is closed would be lost.
+
+        Raises what the store raises; what could not be written is told by that, and forgotten.
+        """
+        with held_back(), self._lock:
+            try:
+                self.flush()
+            finally:
+                self._closed = True
+                self._waiting.clear()
 
     def _write(self, branch: str, *entries: Append) -> list[Appended | Refused]:
         """Write what waits for a branch, and these after it; if nothing was written, it waits on."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from intentlog import failpoints
@@ -27,6 +28,7 @@ from intentlog.core.actions import (
     Wait,
 )
 from intentlog.core.records import Answer, ErrorText
+from intentlog.errors import LogUnavailable
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty
 from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, made, probed
@@ -41,6 +43,19 @@ class SyncDriver:
     def __init__(self, duty: Duty, clock: Clock) -> None:
         self._duty = duty
         self._clock = clock
+        self._own = threading.local()  # whether this thread is between two steps of a script
+
+    def check_not_driving(self) -> None:
+        """Refuse what would wait for this very thread: a signal handler has come in between two steps of a call.
+
+        Raises:
+            LogUnavailable: nothing was written. Not raised inside a tool or a probe, where a call is a nested one.
+        """
+        if getattr(self._own, "driving", False):
+            raise LogUnavailable(
+                "the log is in use by the code that this signal handler interrupted; nothing was written",
+                remedy="let the handler set a flag or raise, and use the log outside it.",
+            )
 
     def run(self, script: Script[ResultT], hands: Hands = NO_HANDS) -> ResultT:
         """Drive a script and return its result. Raises what the script raises.
@@ -50,12 +65,15 @@ class SyncDriver:
         """
         signals = Signals()
         signals.hold()
+        before = getattr(self._own, "driving", False)
+        self._own.driving = True
         try:
             return self._drive(script, hands, signals)
         except Interrupted as interrupted:  # a script that has nothing to add to it
             raise interrupted.cause from None
         finally:
             script.close()
+            self._own.driving = before
             signals.release()
 
     def _drive(self, script: Script[ResultT], hands: Hands, signals: Signals) -> ResultT:
@@ -101,12 +119,20 @@ class SyncDriver:
         if hindered:
             return hindered
         box = Made()
-        raised = signals.outside(lambda: hands.call(action, box))
+        raised = signals.outside(lambda: self._inside(lambda: hands.call(action, box)))
         reply = made(action, box, raised)
         if raised is not None and not isinstance(reply, Raised):
             signals.keep(raised)  # it came before the call, or after it
         failpoints.reached(failpoints.AFTER_CALL)
         return reply
+
+    def _inside(self, function: Callable[[], None]) -> None:
+        """Run user's code, which may use the log: what it calls is nested, and does not wait for this thread."""
+        self._own.driving = False
+        try:
+            function()
+        finally:
+            self._own.driving = True
 
     def _probe(self, action: Probe, hands: Hands, signals: Signals) -> Probed:
         recorded = self._duty.do(Fetch(action.arguments_seq))
@@ -119,7 +145,7 @@ class SyncDriver:
                 found = _awaited(found)
             answers.append(found)
 
-        raised = signals.outside(ask)
+        raised = signals.outside(lambda: self._inside(ask))
         if raised is not None:
             raise raised
         return probed(answers[0], started)

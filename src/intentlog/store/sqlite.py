@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 import apsw
 
@@ -28,12 +28,14 @@ WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls,
 # The logs that this process writes, by device and inode: gone with their stores, however those are lost.
 _open_here: WeakValueDictionary[opening.Identity, SqliteStore] = WeakValueDictionary()
 _open_here_lock = RLock()
+_stores: WeakSet[SqliteStore] = WeakSet()  # readers too
 _open_in_parent: set[opening.Identity] = set()
 
 
 def _after_fork_in_child() -> None:
     """SQLite keeps one note for each file and process of the locks it holds. A child has the note, not the locks."""
-    _open_in_parent.update(_open_here.keys())
+    found = [store.mapped for store in list(_stores)]
+    _open_in_parent.update(one for one in found if one is not None)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -100,13 +102,17 @@ class SqliteStore(SqliteReads):
         self._commits = self._syncs = self._upkeep_commits = 0
         self._frames = 0
         self._locks: Locks | None = None
+        self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
         self._identity: opening.Identity | None = None
         self._wal: opening.Identity | None = None
         self._folder = path.with_name(path.name + ".d")
         self._wal_path = opening.wal_of(path)
+        self.mapped: opening.Identity | None = None  # the file whose -shm this process has mapped
+        _stores.add(self)
         try:
             opening.check_place(path, reader=reader)
+            self._check_fork()
             if reader:
                 self._open_reader(vfs)
             else:
@@ -118,6 +124,13 @@ class SqliteStore(SqliteReads):
             if failure is error:
                 raise
             raise failure from error
+
+    def _check_fork(self) -> None:
+        self.mapped = opening.identity_of(self._path)
+        if self.mapped in _open_in_parent:
+            raise WrongProcess(
+                f"{self._path} was open in the process that this one was forked from, when it was forked"
+            )
 
     def _open_reader(self, vfs: str | None) -> None:
         self._connection = opening.connect(self._path, reader=True, vfs=vfs)
@@ -131,6 +144,8 @@ class SqliteStore(SqliteReads):
         opening.create_log(path, self._folder)
         self._claim()
         self._locks = Locks(self._folder)
+        self._lost = finalize(self, self._locks.release)  # a log that is lost before anybody could close it
+        self._lost.atexit = False
         self._locks.sweep()
         probe = opening.connect(path, reader=True, vfs=vfs)
         try:
@@ -151,16 +166,11 @@ class SqliteStore(SqliteReads):
         identity = opening.identity_of(self._path)
         if identity is None:
             raise LogUnavailable(f"{self._path} was removed while it was opened", remedy="try again.")
-        if identity in _open_in_parent:
-            raise WrongProcess(
-                f"{self._path} was open in the process that this one was forked from, while it was forked",
-                remedy="fork before the log is opened, or start the child anew (spawn, exec).",
-            )
         with _open_here_lock:
             if identity in _open_here:
                 raise LogInUse(f"{self._path} is open in this process already")
             _open_here[identity] = self
-        self._identity = identity
+        self._identity = self.mapped = identity
 
     # --- what a driver asks ------------------------------------------------------------------------------------
 
@@ -323,16 +333,13 @@ class SqliteStore(SqliteReads):
             self._connection = None
             if self._locks is not None:
                 self._locks.release()
+            if self._lost is not None:
+                self._lost.detach()
             if self._identity is not None:
                 with _open_here_lock:
                     _open_here.pop(self._identity, None)
                 self._identity = None
-
-    def __del__(self) -> None:
-        """Let go of what nobody can close any more: the one who opened it was interrupted before it had it."""
-        if os.getpid() == self._pid:
-            with suppress(Exception):
-                self.close()
+            self.mapped = None
 
     def _writable(self) -> Connection:
         connection = self._entered()
