@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from core_player import Player
@@ -62,6 +63,7 @@ from intentlog import (
 from intentlog.cli import main as run_command
 from intentlog.core.restart import recover_branch
 from intentlog.crash import Witness
+from intentlog.log import declare
 
 DOUBT = Verdict.MAY_HAVE_BEEN_SENT
 REPLAYED = "did 1042"
@@ -148,6 +150,7 @@ def intentlog(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
 def late_outcome(bench: Bench, monkeypatch: pytest.MonkeyPatch, closed: str, ending: str) -> Any:
     """A worker stopped after its call; its doubt is closed as if it were dead; then it wakes and tells the outcome."""
     kind, answer, decision = CLOSED[closed]
+    monkeypatch.setattr(declare, "_KNOWN", WeakValueDictionary())  # no other test's tools of this name
     handle = field_tool(kind, again, bench.mode, answer)
     with running(run_step, str(bench.folder), kind, bench.mode, ending, stop_at="before_committed") as child:
         until(partial(is_stopped, child), "the worker's stop")

@@ -47,6 +47,14 @@ class Witness:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def __eq__(self, other: object) -> bool:
+        """Two of one file are the same witness."""
+        return isinstance(other, Witness) and other.path == self.path
+
+    def __hash__(self) -> int:
+        """By its file."""
+        return hash(self.path)
+
     def record(self, line: str) -> None:
         """Append one line, durable when this returns. Safe from any process."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -37,6 +37,7 @@ from intentlog.errors import (
 )
 from intentlog.log.binding import Signature
 from intentlog.log.naming import check_name, check_template
+from intentlog.log.sameness import same_function
 from intentlog.log.values import Applied, Call, NotApplied, Retry, Unknown
 from intentlog.run.hands import Made
 
@@ -70,6 +71,12 @@ class _Vault:
             box.begun = True
             box.values.extend(calls)
 
+        def alike(one: AnyTool, other: AnyTool) -> bool:
+            """Whether the two do the same, as far as can be told from outside: of one code, with equal surroundings."""
+            asks = (one.prober, other.prober)
+            probes = asks[0] is asks[1] or (None not in asks and same_function(*(p.function for p in asks if p)))
+            return probes and same_function(functions[one], functions[other])
+
         def has(handle: AnyTool) -> bool:
             return handle in functions
 
@@ -77,6 +84,7 @@ class _Vault:
         self.call = call
         self.call_into = call_into
         self.has = has
+        self.alike = alike
 
 
 VAULT = _Vault()
@@ -349,15 +357,16 @@ def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Optio
 
 
 def known_tool(name: str) -> AnyTool | None:
-    """The tool of this name that this program has; None if there is none, or more than one.
+    """The tool of this name that this program has; None if there is none, or if several could be meant.
 
-    Two that one function made (a factory's, say) are two: only one of them can ask about what the record means.
+    Two that a factory made are two, unless they were made of the same: only one of them can ask about what the record
+    means.
     """
     found = _alive(name)
-    if len(found) > 1:
+    if not all(VAULT.alike(found[-1], one) for one in found):
         gc.collect()  # one that was defined anew may still be held by a cycle
         found = _alive(name)
-    return found[0] if len(found) == 1 else None
+    return found[-1] if found and all(VAULT.alike(found[-1], one) for one in found) else None
 
 
 def _alive(name: str) -> list[AnyTool]:

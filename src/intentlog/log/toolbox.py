@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from weakref import WeakValueDictionary
 
 from intentlog.core.effects import Declaration, EffectKind
@@ -39,16 +38,14 @@ class Toolbox:
 
     def _take_name(self, handle: AnyTool) -> None:
         """Without a lock, which an interrupt could leave held: if two meet here, one is refused at its next call."""
-        if self._used.get(handle.name) is not None:
-            gc.collect()  # one that was defined anew may still be held by a cycle, an old error's frames say
         other = self._used.get(handle.name)
-        if other is not None:
+        if other is not None and _place(other) != _place(handle):
             raise ToolMisdefined(
                 f"two tools of one name in one log: {handle.name!r} is {_place(other)} already, "
                 f"and {_place(handle)} is another",
                 remedy='give one of them another name: @tool(name="...").',
             )
-        self._used[handle.name] = handle  # the first; or the one before it is gone
+        self._used[handle.name] = handle  # the first; or its function's twin, made anew or by a factory
 
     def tool_of(self, name: str) -> AnyTool | None:
         """The tool that a record names, if this program has one of that name and no other."""
