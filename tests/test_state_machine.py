@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import pytest
 import state_machine_witness as w
@@ -29,6 +30,7 @@ import intentlog as il
 from intentlog.core import records as r
 from intentlog.core.effects import EffectKind
 from intentlog.core.state import OPEN_STATES, Fate, Operation, State
+from intentlog.log import declare
 
 TIMES, ROUNDS_MIN, ROUNDS_MAX, EXAMPLES = int(os.environ.get("INTENTLOG_EXAMPLES", "1")), 4, 15, 12
 APPENDS, OTHERS = ("before", "after"), ("recover", "cancel", "takeover", "renew", "resolve", "back", "pause")
@@ -378,6 +380,13 @@ intentlog:owner; settled NEVER_SENT by intentlog:owner; classified NEVER_SENT, R
 RECALL; a key had expired; contradiction told; late outcome; a living owner was taken for dead;
 cancelled, with an open dispatch; a renewed operation was called; decided: supply; poisoned and reopened; a crash
 lost an EVENTUAL record; interrupted inside an append; listed as unfinished; power cut"""
+
+
+@pytest.fixture(autouse=True)
+def no_other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools of other tests, of the same names, would keep a recovery from asking these ones' probes."""
+    own = [*w.Tools.plain.values(), *w.Tools.awaited.values()]
+    monkeypatch.setattr(declare, "_KNOWN", WeakValueDictionary({handle.number: handle for handle in own}))
 
 
 @pytest.mark.parametrize("kind", [Machine, AsyncMachine])

@@ -105,6 +105,7 @@ class AnyTool:
         is_async: whether it is an `async def`.
         signature: its arguments and result.
         prober: its probe, or None.
+        number: its number among the tools of this process.
     """
 
     def __init__(self, function: Callable[..., Any], scope: dict[str, Any], options: Options) -> None:
@@ -125,7 +126,8 @@ class AnyTool:
         self._not_sent = _as_tuple(options.not_sent)
         self._check()
         VAULT.keep(self, function)
-        _KNOWN[next(_numbers)] = self
+        self.number = next(_numbers)
+        _KNOWN[self.number] = self
 
     def __init_subclass__(cls, *, sealed: bool = True) -> None:
         """Refuse subclasses: one could open another door to the function."""
@@ -356,22 +358,30 @@ def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Optio
     return Tool[..., Any](function, scope, options)
 
 
-def known_tool(name: str) -> AnyTool | None:
+def known_tool(name: str, *, collect: bool = False) -> AnyTool | None:
     """The tool of this name that this program has; None if there is none, or if several could be meant.
 
     Two that a factory made are two, unless they were made of the same: only one of them can ask about what the record
-    means.
+    means. `collect`: look whether one of them is only held by a cycle, which takes its time.
     """
     found = _alive(name)
-    if not all(VAULT.alike(found[-1], one) for one in found):
-        gc.collect()  # one that was defined anew may still be held by a cycle
+    if collect and _differ(found) and _collected.get(name) != found[-1].number:
+        _collected[name] = found[-1].number  # once for each that is declared
+        gc.collect()
         found = _alive(name)
-    return found[-1] if found and all(VAULT.alike(found[-1], one) for one in found) else None
+    return None if not found or _differ(found) else found[-1]
+
+
+_collected: dict[str, int] = {}
 
 
 def _alive(name: str) -> list[AnyTool]:
     handles = (ref() for ref in _KNOWN.valuerefs())  # a list of its own: other threads may declare tools meanwhile
     return [handle for handle in handles if handle is not None and handle.name == name]
+
+
+def _differ(found: list[AnyTool]) -> bool:
+    return any(not VAULT.alike(found[-1], one) for one in found[:-1])
 
 
 def _as_tuple(errors: Errors) -> tuple[type[Exception], ...]:

@@ -245,7 +245,7 @@ class Engine(Deciding):
 
     def recovering(self, branch: str) -> Script[list[restart.Classification]]:
         """The script that recovers one branch."""
-        return restart.recover_branch(branch, self.tools.declaration_of, certain=self.store.death_is_certain)
+        return restart.recover_branch(branch, self.tools.present, certain=self.store.death_is_certain)
 
     def recovery_hands(self) -> RecoveryHands:
         """Reaches the probes that a recovery may ask."""

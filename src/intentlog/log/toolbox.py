@@ -49,10 +49,15 @@ class Toolbox:
 
     def tool_of(self, name: str) -> AnyTool | None:
         """The tool that a record names, if this program has one of that name and no other."""
-        return known_tool(name)
+        return known_tool(name, collect=True)
 
     def declaration_of(self, name: str) -> Declaration | None:
         """What this program declares of the tool of this name, if it has it."""
+        handle = known_tool(name)
+        return handle.declaration if handle else None
+
+    def present(self, name: str) -> Declaration | None:
+        """The same, for a recovery, which may ask that tool's probe."""
         handle = self.tool_of(name)
         return handle.declaration if handle else None
 
