@@ -7,10 +7,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import pytest
 
+from intentlog.log import declare
+
 RAM = Path("/dev/shm")
+SHARED = ("crash_programs", "field_case_programs", "bad_input", "state_machine_witness")
 
 
 @pytest.fixture
@@ -26,3 +30,11 @@ def quick_folder(tmp_path: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="intentlog-test-", dir=RAM))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def no_tools_of_other_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools of one name would keep a recovery from asking the probe of this test's own."""
+    others = [h for h in declare._KNOWN.values() if h.__module__ not in (request.module.__name__, *SHARED)]
+    kept = {h.number: h for h in declare._KNOWN.values() if h not in others}
+    monkeypatch.setattr(declare, "_KNOWN", WeakValueDictionary(kept))

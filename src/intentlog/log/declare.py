@@ -72,7 +72,6 @@ class _Vault:
             box.values.extend(calls)
 
         def alike(one: AnyTool, other: AnyTool) -> bool:
-            """Whether the two do the same, as far as can be told from outside: of one code, with equal surroundings."""
             asks = (one.prober, other.prober)
             probes = asks[0] is asks[1] or (None not in asks and same_function(*(p.function for p in asks if p)))
             return probes and same_function(functions[one], functions[other])
@@ -89,7 +88,7 @@ class _Vault:
 
 VAULT = _Vault()
 _KNOWN: WeakValueDictionary[int, AnyTool] = WeakValueDictionary()  # every tool that is alive, as it was declared
-_numbers = count()
+_numbers, _collected = count(), dict[str, int]()
 
 
 class AnyTool:
@@ -191,7 +190,6 @@ class AnyTool:
         self.prober = Prober(function, takes_call=takes_call)
 
     def _check(self) -> None:
-        """Refuse what can never work, at the definition."""
         name, parameters = self.name, self.signature.parameters.parameters
         try:
             check_name("tool name", name, slash=False)
@@ -337,7 +335,6 @@ def tool(  # noqa: PLR0913 - a declaration names what it declares
 
 
 def _check_types(options: Options) -> None:
-    """Tell a declaration of the wrong kind in the user's words; `effect=KEYED` without its window, say."""
     wanted = {"effect": Effect, "time_limit": timedelta, "durability": Durability}
     optional = {"name": str, "step": str, "retry": Retry}
     for field, value in options._asdict().items():
@@ -359,20 +356,13 @@ def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Optio
 
 
 def known_tool(name: str, *, collect: bool = False) -> AnyTool | None:
-    """The tool of this name that this program has; None if there is none, or if several could be meant.
-
-    Two that a factory made are two, unless they were made of the same: only one of them can ask about what the record
-    means. `collect`: look whether one of them is only held by a cycle, which takes its time.
-    """
+    """The tool that a name means here; None if several could be. `collect`: not those that only a cycle still holds."""
     found = _alive(name)
     if collect and _differ(found) and _collected.get(name) != found[-1].number:
         _collected[name] = found[-1].number  # once for each that is declared
         gc.collect()
         found = _alive(name)
     return None if not found or _differ(found) else found[-1]
-
-
-_collected: dict[str, int] = {}
 
 
 def _alive(name: str) -> list[AnyTool]:
@@ -393,7 +383,6 @@ def _as_tuple(errors: Errors) -> tuple[type[Exception], ...]:
 
 
 def _scope(depth: int) -> dict[str, Any]:
-    """The names visible where a tool is being defined, so that annotations may use local types."""
     frame = inspect.currentframe()
     while frame is not None and depth:
         frame, depth = frame.f_back, depth - 1
