@@ -25,6 +25,7 @@ from intentlog.core.records import OutcomeKind
 from intentlog.log.declare import AnyTool
 from intentlog.log.engine import Engine
 from intentlog.observe import LoggingObserver
+from intentlog.run.signals import Signals
 from intentlog.store.memory import MemoryDisk, MemoryStore
 
 SOURCE = str(Path(intentlog.__file__).parent)
@@ -200,3 +201,28 @@ def check_goes_on(log: Log, branch: str, struck: Struck, kind: str, ending: str,
             assert attempt.call(again, 1999) == "receipt"
     repeated = len(calls) - before
     assert repeated <= 1, struck
+
+
+@pytest.mark.parametrize("first", ["SIGUSR1", "SIGUSR2"])
+def test_each_signal_that_waited_has_its_turn(first: str) -> None:
+    """Two came while they were held, and the handler of one raises: the other's is run all the same."""
+    ran: list[int] = []
+
+    def noted(number: int, frame: FrameType | None) -> None:
+        ran.append(number)
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGUSR1, signal.SIGUSR2] if first == "SIGUSR1" else [signal.SIGUSR2, signal.SIGUSR1]
+    before = [signal.signal(number, noted) for number in numbers]
+    held = Signals()
+    try:
+        held.hold()
+        for number in numbers:
+            signal.raise_signal(number)
+        assert ran == []
+        with pytest.raises(KeyboardInterrupt):
+            held.release()
+        assert sorted(ran) == sorted(numbers)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -13,7 +13,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from intentlog.core.actions import IntentId
 from intentlog.errors import IntentLogError
+from intentlog.log.deciding import parse_intent
 from intentlog.log.sync import Log
 from intentlog.log.values import Settings
 
@@ -98,6 +100,18 @@ def check_is_log(place: str) -> None:
         LogUnavailable, LogDamaged: there is none at this place.
     """
     Log.open(place, read_only=True).close()
+
+
+def decision_about(log: str | None, intent: str | None, by: str, why: str) -> tuple[str, IntentId]:
+    """Where the log is, and the intent that a decision is about; what a record cannot hold is refused first.
+
+    Raises:
+        Usage, UnknownIntent: something is missing, blank or no text.
+    """
+    place, text = place_and(log, intent, "INTENT")
+    for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
+        check_text(name, given)
+    return place, parse_intent(text)
 
 
 def check_text(name: str, text: str) -> None:

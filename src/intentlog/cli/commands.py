@@ -18,6 +18,7 @@ from intentlog.cli.arguments import (
     Usage,
     check_is_log,
     check_text,
+    decision_about,
     import_modules,
     opened_log,
     outcome_of,
@@ -27,7 +28,6 @@ from intentlog.cli.arguments import (
 )
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Settled
-from intentlog.log.deciding import parse_intent
 from intentlog.log.sync import Log
 from intentlog.log.values import Applied, NotApplied
 
@@ -193,15 +193,12 @@ def resolve(  # noqa: PLR0913 - a decision names what it decides
     as_json: AsJson = False,
 ) -> int:
     """Record a person's decision about an intent in doubt: it landed, or it did not."""
-    place, text = place_and(log, intent, "INTENT")
     if landed == not_landed:
         raise Usage("say one of --landed and --not-landed")
     if outcome is not None and not landed:
         raise Usage("--outcome is what the tool would have returned; it goes with --landed")
-    for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
-        check_text(name, given)
     happened: Applied[Any] = Applied() if outcome is None else Applied(outcome_of(outcome))
-    intent_id = parse_intent(text)
+    place, intent_id = decision_about(log, intent, by, why)
     check_is_log(place)
     with opened_log(place) as opened:
         opened.resolve(intent_id, happened if landed else NotApplied(), by=by, why=why, expect_seq=expect_seq)
@@ -226,10 +223,8 @@ def supply(
     why: Annotated[str, typer.Option(metavar="TEXT", help="On what grounds.")],
 ) -> int:
     """Give the value of an effect that is done without one, so that a program that runs again gets it."""
-    place, text = place_and(log, intent, "INTENT")
-    for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
-        check_text(name, given)
-    value, intent_id = outcome_of(outcome), parse_intent(text)
+    value = outcome_of(outcome)
+    place, intent_id = decision_about(log, intent, by, why)
     check_is_log(place)
     with opened_log(place) as opened:
         opened.supply(intent_id, value, by=by, why=why)
@@ -249,10 +244,7 @@ def renew(
     ] = None,
 ) -> int:
     """Decide that an effect shall happen once more: the next call of its step is a new one, with a key of its own."""
-    place, text = place_and(log, intent, "INTENT")
-    for name, given in (("INTENT", text), ("--by", by), ("--why", why)):
-        check_text(name, given)
-    intent_id = parse_intent(text)
+    place, intent_id = decision_about(log, intent, by, why)
     check_is_log(place)
     with opened_log(place) as opened:
         opened.renew(intent_id, by=by, why=why, expect_seq=expect_seq)

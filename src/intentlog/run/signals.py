@@ -71,7 +71,11 @@ class Signals:
                 del self._held[number]
             except BaseException as error:  # noqa: BLE001 - of a handler that is back: the others come back first
                 raised = raised or error
-        self.deliver()
+        try:
+            self.deliver()
+        finally:
+            for number in self._came:  # a handler raised before these had their turn
+                signal.raise_signal(number)
         if raised is not None:
             raise raised
 
