@@ -14,7 +14,7 @@ import pytest
 from intentlog.log import declare
 
 RAM = Path("/dev/shm")
-SHARED = ("crash_programs", "field_case_programs", "bad_input", "state_machine_witness")
+SHARED = ("crash_programs", "field_case_programs", "bad_input")
 
 
 @pytest.fixture

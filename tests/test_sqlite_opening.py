@@ -198,12 +198,15 @@ def test_a_forked_child_does_not_keep_a_dead_owner_alive(tmp_path: Path) -> None
     """
     process = child(program, tmp_path / "log.db")
     grandchild = int(line(process))
-    stop(process)
+    process.kill()
+    process.wait()  # not for the end of its output, which the grandchild holds
     try:
         with Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
             assert attempt.number == 2
+        os.kill(grandchild, 0)  # it lives
     finally:
         os.kill(grandchild, 9)
+        stop(process)
 
 
 def test_used_after_close(tmp_path: Path) -> None:
