@@ -34,6 +34,10 @@ class Connection(Protocol):
         """Run statements; prepared ones are kept."""
         ...
 
+    def executemany(self, statements: str, sequence_of_bindings: Sequence[Sequence[Any]]) -> Cursor:
+        """Run one statement with each of these bindings."""
+        ...
+
     def pragma(self, name: str, value: Any = None) -> Any:
         """Set or read a pragma."""
         ...

@@ -39,6 +39,7 @@ CREATE TABLE operations (
 CREATE INDEX open_operations ON operations (branch) WHERE is_open;
 """
 
+DATA_VERSION = "PRAGMA data_version"
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
 SALT = "SELECT value FROM meta WHERE key = 'salt'"
 BRANCH = "SELECT state FROM branches WHERE branch = ?"

@@ -11,16 +11,15 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 
 import apsw
 
-from intentlog.core import codec
 from intentlog.core.actions import Append, Appended, Interrupted, Refused
-from intentlog.core.records import Dispatched, Pending, Stored
-from intentlog.core.state import Branch, Operation
+from intentlog.core.records import Dispatched, Pending
 from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening, schema
 from intentlog.store.connection import Connection
 from intentlog.store.locks import Locks, lives
 from intentlog.store.reads import SqliteReads, damage_of
+from intentlog.store.rows import SqliteRows
 from intentlog.store.staging import stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
@@ -39,34 +38,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class _Rows:
-    """The tables, inside a write transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._execute = connection.execute
-
-    def next_seq(self) -> int:
-        return int(self._execute(schema.NEXT_SEQ).get)
-
-    def branch(self, branch: str) -> Branch | None:
-        state = self._execute(schema.BRANCH, (branch,)).get
-        return None if state is None else codec.decode_branch(state)
-
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
-        state = self._execute(schema.OPERATION, (branch, step, generation)).get
-        return None if state is None else codec.decode_operation(state)
-
-    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
-        at = stored.at
-        boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
-        row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
-        self._execute(schema.INSERT_EVENT, (*row, record.decode(), stored.payload, stored.chain))
-        self._execute(schema.PUT_BRANCH, (stored.branch, branch.is_unfinished, codec.encode_state(branch)))
-        for one in operations:
-            key = (stored.branch, one.step, one.generation)
-            self._execute(schema.PUT_OPERATION, (*key, one.is_open, codec.encode_state(one)))
 
 
 class SqliteStore(SqliteReads):
@@ -153,6 +124,7 @@ class SqliteStore(SqliteReads):
         finally:
             probe.close()
         self._connection = opening.connect(path, reader=False, vfs=vfs)
+        self._tables = SqliteRows(self._connection)
         if not ready:
             opening.create_tables(self._connection)
         opening.make_ballast(self._folder / "ballast")
@@ -226,9 +198,13 @@ class SqliteStore(SqliteReads):
         committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
-            replies = stage(_Rows(connection), entries, self._clock.now())
-            committing = written = any(isinstance(reply, Appended) for reply in replies)
+            self._tables.begin()
+            staged = stage(self._tables, entries, self._clock.now())
+            self._tables.write(staged)
+            replies = staged.replies
+            committing = written = bool(staged.events)
             connection.execute("COMMIT" if written else "ROLLBACK")
+            self._tables.keep(staged)
         except apsw.FullError:
             self._roll_back(connection)
             raise
