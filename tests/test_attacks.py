@@ -222,7 +222,7 @@ def test_what_fails_after_a_commit_does_not_hide_it(
         raise error
 
     with pytest.raises(LogPoisoned), Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
-        monkeypatch.setattr(SqliteStore, "_upkeep", fails)
+        monkeypatch.setattr(SqliteStore, "_restart_wal", fails)
         monkeypatch.setattr("intentlog.store.sqlite.WAL_FRAMES_MAX", 0)
         attempt.call(effect, 1)
     monkeypatch.undo()

@@ -128,6 +128,11 @@ class MemoryStore:
         self._syncs += 1
         return staged.replies
 
+    upkeep_due = False
+
+    def upkeep(self) -> None:
+        """See `ports.Store.upkeep`: there is nothing to do."""
+
     def view(self, branch: str, step: str, generation: int | None = None) -> View:
         """See `ports.Store.view`."""
         self._check()

@@ -72,6 +72,7 @@ class SqliteStore(SqliteReads):
         self._poison: str | None = None
         self._commits = self._syncs = self._upkeep_commits = 0
         self._frames = 0
+        self._frames_limit = CHECKPOINT_FRAMES
         self._locks: Locks | None = None
         self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
@@ -184,13 +185,7 @@ class SqliteStore(SqliteReads):
             if gone:
                 raise self._poisoned(LogDamaged(gone))
             begins = permits or any(isinstance(entry.record, Pending) for entry in entries)
-            try:
-                if self._frames >= (WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES):
-                    self._upkeep(connection)
-            except Exception as error:  # noqa: BLE001 - the records are durable: nothing may hide that now
-                self._poisoned(error)
-            except BaseException as signal:
-                raise Interrupted(replies, signal) from signal
+            self._frames_limit = WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES
             return replies
 
     def _append(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
@@ -274,10 +269,23 @@ class SqliteStore(SqliteReads):
         self._frames = frames
         return 0
 
-    def _upkeep(self, connection: Connection) -> None:
-        """The keeper restarts the WAL before it would grow; a reader's snapshot only postpones it."""
-        if self._locks is None or not self._locks.become_keeper():
-            return
+    @property
+    def upkeep_due(self) -> bool:
+        """See `ports.Store.upkeep_due`. Between the records of one effect, only when the WAL is about to grow."""
+        return self._frames >= self._frames_limit and self._poison is None
+
+    def upkeep(self) -> None:
+        """See `ports.Store.upkeep`: the keeper restarts the WAL; a reader's snapshot only postpones it."""
+        with self._turn():
+            if self._connection is None or self._locks is None or self._poison is not None:
+                return
+            try:
+                if self._locks.become_keeper():
+                    self._restart_wal(self._connection)
+            except Exception as error:  # noqa: BLE001 - what was acknowledged stands; the next use is refused
+                self._poisoned(error)
+
+    def _restart_wal(self, connection: Connection) -> None:
         try:
             connection.set_busy_timeout(0)  # a reader's snapshot is not waited for: the next commit tries again
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
@@ -286,8 +294,6 @@ class SqliteStore(SqliteReads):
             self._upkeep_commits += 1
         except (apsw.BusyError, apsw.FullError):
             return  # nothing was lost; if there is no room, the next append meets it and says so
-        except apsw.Error as error:
-            self._poisoned(error)  # what was acknowledged stands; the next use is refused
         finally:
             connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
 
