@@ -9,7 +9,7 @@ permission, lands within one tick of its begin or never, and is seen at the late
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from msgspec.structs import replace

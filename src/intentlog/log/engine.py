@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from intentlog import failpoints
 from intentlog.core import codec, lifecycle, restart
 from intentlog.core.actions import IntentId, Outcome, Plan, Script
-from intentlog.core.effects import nanoseconds
+from intentlog.core.effects import EffectKind, nanoseconds
 from intentlog.core.records import End
+from intentlog.core.state import Operation
 from intentlog.errors import (
     ArgumentDrift,
     ArgumentsNotRecordable,
@@ -256,7 +257,7 @@ class Engine(Deciding):
         if end is not End.COMPLETED or attempt.number == 1:
             return
         operations = self.store.operations(attempt.branch, open_only=False)
-        missed = sorted({o.step for _, o in operations if o.decided and not o.renewed} - attempt.visited)
+        missed = sorted({o.step for _, o in operations if _matters_again(o)} - attempt.visited)
         if missed:
             self.observer.unvisited(attempt.branch, missed)
 
@@ -264,6 +265,11 @@ class Engine(Deciding):
     def counters(self) -> Counters:
         """Commits and syncs so far."""
         return self.store.counters
+
+
+def _matters_again(operation: Operation) -> bool:
+    """Whether it is done, and doing it again under another name would do something outside."""
+    return operation.decided is not None and not operation.renewed and operation.declaration.kind is not EffectKind.READ
 
 
 def _watched(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, cast
@@ -51,7 +51,7 @@ class ToolHands:
         """See `run.hands.Hands.call_async`."""
         token = running.set((*running.get(), action.intent_id))
         try:
-            async with asyncio.timeout(self._tool.time_limit.total_seconds()):
+            async with _timeout(self._tool.time_limit.total_seconds()):
                 args, kwargs = self._arguments(action)
                 return await VAULT.call(self._tool, action, *args, **kwargs)
         finally:
@@ -76,7 +76,7 @@ class ToolHands:
     async def _probe_async(self, action: actions.Probe, asked: Callable[[], Any]) -> Found:
         token = running.set((*running.get(), action.intent_id))
         try:
-            async with asyncio.timeout(self._tool.time_limit.total_seconds()):
+            async with _timeout(self._tool.time_limit.total_seconds()):
                 answer = await asked()
         except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
@@ -135,6 +135,12 @@ class ToolHands:
         if takes_call:
             args = (self._call_of(action.intent_id, action.request_id, action.dispatch_no), *args)
         return args, kwargs
+
+
+def _timeout(seconds: float) -> AbstractAsyncContextManager[object]:
+    from asyncio import timeout
+
+    return timeout(seconds)
 
 
 def _marked(intent: IntentId, function: Callable[[], Any]) -> Any:

@@ -46,7 +46,7 @@ from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty, StoreAction
 from intentlog.run.group import Member, take
-from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, made, probed
+from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, its_own, made, probed
 from intentlog.run.signals import held_back
 
 NO_HANDS = NoHands()
@@ -59,7 +59,7 @@ TAKEN_FOR_SLOW_S = 0.002  # what a slower commit counts for: one burst must not 
 
 
 class _Landing(asyncio.Future[None]):
-    """Done when a commit is. Who waits for it and is cancelled learns that afterwards: the record's fate comes first."""
+    """Done when a commit is. Who waits for it and is cancelled is so afterwards: the record's fate comes first."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Not now; the task remembers that it was asked to."""
@@ -314,7 +314,7 @@ class AioDriver:
         try:
             value = await hands.call_async(action)
         except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
-            reply: Returned | Raised = Raised(error)
+            reply: Returned | Raised = Raised(its_own(error))
         else:
             reply = Returned(value)
         failpoints.reached(failpoints.AFTER_CALL)

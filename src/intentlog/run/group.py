@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from intentlog.core.actions import Append, Appended, Interrupted, Refused
-from intentlog.core.records import INTENT_RECORDS
+from intentlog.core.records import OfIntent
 from intentlog.errors import IntentLogError, LogClosed, LogPoisoned, LogUnavailable, WrongProcess
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Member:
     def __init__(self, entries: list[Append]) -> None:
         self.entries = entries
         self.effects: list[Effect] = [
-            (one.branch, one.record.step) for one in entries if isinstance(one.record, INTENT_RECORDS)
+            (one.branch, one.record.step) for one in entries if isinstance(one.record, OfIntent)
         ]
         self.replies: list[Appended | Refused] | None = None
         self.error: BaseException | None = None

@@ -15,9 +15,10 @@ from intentlog.core.actions import Append, Appended, Interrupted, Refused
 from intentlog.core.records import Dispatched, Pending
 from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
-from intentlog.store import opening, schema
+from intentlog.store import opening
 from intentlog.store.connection import Connection
 from intentlog.store.locks import Locks, lives
+from intentlog.store.presence import Present
 from intentlog.store.reads import SqliteReads, damage_of
 from intentlog.store.rows import SqliteRows
 from intentlog.store.staging import stage
@@ -77,9 +78,8 @@ class SqliteStore(SqliteReads):
         self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
         self._identity: opening.Identity | None = None
-        self._wal: opening.Identity | None = None
+        self._present: tuple[Present, ...] = ()
         self._folder = path.with_name(path.name + ".d")
-        self._wal_path = opening.wal_of(path)
         self.mapped: opening.Identity | None = None  # the file whose -shm this process has mapped
         _stores.add(self)
         try:
@@ -133,7 +133,11 @@ class SqliteStore(SqliteReads):
         if self._locks.become_keeper():
             opening.take_over_wal(self._connection, path, wal_bytes)
             self._upkeep_commits += 1
-        self._wal = opening.identity_of(self._wal_path)
+        self._present = (
+            Present(path, "the log"),
+            Present(opening.wal_of(path), "its WAL"),
+            Present(self._locks.owner_file, "the lock that tells that its owner lives"),
+        )
 
     def _claim(self) -> None:
         identity = opening.identity_of(self._path)
@@ -241,15 +245,10 @@ class SqliteStore(SqliteReads):
 
     def gone(self) -> str:
         """See `ports.Store.gone`."""
-        locks = self._locks
-        try:
-            found = opening.identity_of(self._path), opening.identity_of(self._wal_path)
-        except OSError:
-            return ""  # it cannot be seen from here any more (dropped rights), which does not say that it is gone
-        if found != (self._identity, self._wal):
-            return "the log or its WAL was deleted or replaced while it was open"
-        if locks is None or not locks.held():
-            return "the lock that tells that its owner lives was deleted while the log was open"
+        for one in self._present:
+            gone = one.gone()
+            if gone:
+                return gone
         return ""
 
     def _poisoned(self, error: Exception) -> LogPoisoned:

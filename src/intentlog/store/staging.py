@@ -55,7 +55,7 @@ def stage(rows: Rows, entries: Sequence[Append], at: Instant) -> Staged:
         AssertionError: two entries speak for one effect (I7).
     """
     if len(entries) > 1:
-        effects = [(e.branch, e.record.step) for e in entries if isinstance(e.record, r.INTENT_RECORDS)]
+        effects = [(e.branch, e.record.step) for e in entries if isinstance(e.record, r.OfIntent)]
         if len(effects) != len(set(effects)):
             msg = "two records of one effect in one commit (I7)"
             raise AssertionError(msg)
@@ -70,13 +70,13 @@ def _stage_one(rows: Rows, staged: Staged, entry: Append, seq: int, at: Instant)
     name, record = entry.branch, entry.record
     before = staged.branches.get(name) or rows.branch(name) or Branch()
     operation = None
-    if isinstance(record, r.INTENT_RECORDS):
+    if isinstance(record, r.OfIntent):
         key = (name, record.step, record.generation)
         operation = staged.operations.get(key) or rows.operation(key)
     change = machine.apply(before, operation, record, seq, at)
     if isinstance(change, machine.Refusal):
         return Refused(change, View(before, operation, at))
-    kept = at if isinstance(record, r.BOUNDS_A_CALL) else Instant(at.wall_ns, "", 0)
+    kept = at if type(record) in r.BOUNDS_A_CALL else Instant(at.wall_ns, "", 0)
     body = codec.encode_record(record)
     chain = codec.chain(before.head_chain, seq, name, kept, body, entry.payload)
     branch = replace(change.branch, head_seq=seq, head_chain=chain)
