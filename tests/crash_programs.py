@@ -231,7 +231,7 @@ def trace_to(path: str) -> None:
         with Path(path).open("a", encoding="utf-8") as trace:
             trace.write(f"{name}\n")
 
-    failpoints.reached = reached  # type: ignore[assignment] # in a child process
+    failpoints.reached, failpoints.are_armed = reached, lambda: True  # type: ignore[assignment] # in a child process
 
 
 _context = multiprocessing.get_context("forkserver")

@@ -94,7 +94,7 @@ def encode_value(value: object, bytes_max: int) -> bytes:
     """
     try:
         encoded = _encode(value)
-        if b"null" in encoded:  # how JSON writes a float that is not finite
+        if b"null" in encoded and value is not None:  # how JSON writes a float that is not finite
             plain: object = msgspec.to_builtins(value, enc_hook=_encode_model)
             _refuse_not_finite(plain)
     except RecursionError:
@@ -110,7 +110,7 @@ def encode_value(value: object, bytes_max: int) -> bytes:
 
 def _encode(value: object) -> bytes:
     try:
-        return msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic")
+        return _encode_deterministic(value)
     except TypeError as error:
         if "Only dicts with str keys" not in str(error):
             raise
@@ -177,3 +177,6 @@ def _refuse_not_finite(value: object) -> None:
         parts = cast("list[object]", value)
     for part in parts:
         _refuse_not_finite(part)
+
+
+_encode_deterministic = msgspec.json.Encoder(enc_hook=_encode_model, order="deterministic").encode

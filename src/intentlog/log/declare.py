@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import count, starmap
@@ -18,6 +18,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    cast,
     overload,
 )
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -61,7 +62,7 @@ class _Vault:
             return functions[handle](*args, **kwargs)
 
         def call_into(
-            handle: AnyTool, permission: actions.Call, box: Made, args: tuple[Any, ...], kwargs: dict[str, Any]
+            handle: AnyTool, permission: actions.Call, box: Made, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         ) -> None:
             """Call, and put what is returned into the box without a bytecode between: no signal can lose it."""
             if type(permission) is not actions.Call:
@@ -105,6 +106,7 @@ class AnyTool:
         is_async: whether it is an `async def`.
         signature: its arguments and result.
         prober: its probe, or None.
+        declaration: what Pending records of it.
         number: its number among the tools of this process.
     """
 
@@ -125,6 +127,7 @@ class AnyTool:
         self._rejects = as_tuple(options.rejects)
         self._not_sent = as_tuple(options.not_sent)
         self._check()
+        self.declaration = self._declared()
         VAULT.keep(self, function)
         self.number = next(_numbers)
         _KNOWN[self.number] = self
@@ -175,9 +178,7 @@ class AnyTool:
             return ErrorKind.REJECTED
         return ErrorKind.AMBIGUOUS
 
-    @property
-    def declaration(self) -> Declaration:
-        """What Pending records of it."""
+    def _declared(self) -> Declaration:
         return Declaration(
             kind=self.effect.kind,
             time_limit_ns=nanoseconds(self.time_limit),
@@ -195,6 +196,7 @@ class AnyTool:
             raise ToolMisdefined(f"{self.name}: the probe of a plain tool must be plain")
         takes_call = Signature(function, scope, records_result=False).takes_call
         vars(self)["prober"] = Prober(function, takes_call=takes_call)
+        vars(self)["declaration"] = self._declared()
 
     def _check(self) -> None:
         name, parameters = self.name, self.signature.parameters.parameters
@@ -333,7 +335,7 @@ def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Optio
         raise ToolMisdefined(f"{function!r} is not a function defined with def")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolMisdefined(f"{function.__name__} is a generator; a tool returns one value")
-    kind: type[AnyTool] = AsyncTool if inspect.iscoroutinefunction(function) else Tool
+    kind = cast("type[AnyTool]", AsyncTool if inspect.iscoroutinefunction(function) else Tool)
     return kind(function, scope, options)
 
 

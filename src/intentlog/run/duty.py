@@ -212,6 +212,8 @@ class Duty:
                     self._waiting[branch] = [*waiting, *self._waiting.get(branch, ())]
 
     def _commit(self, entries: Sequence[Append]) -> list[Appended | Refused]:
+        if not failpoints.are_armed():
+            return self.store.append(entries)
         kinds = [type(entry.record).__name__ for entry in entries]
         for kind in kinds:
             failpoints.reached(failpoints.BEFORE[kind])

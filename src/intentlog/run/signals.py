@@ -53,9 +53,8 @@ class Signals:
         if not self._is_main:
             return
         try:
-            for number in _NUMBERS:
-                handler = _get(number)
-                if callable(handler) and number not in self._held:
+            for number, handler in zip(_NUMBERS, map(_get, _NUMBERS), strict=True):
+                if handler.__class__ is not int and callable(handler) and number not in self._held:
                     self._held[number] = handler
                     _set(number, self._note)
         except BaseException:

@@ -42,6 +42,10 @@ class Connection(Protocol):
         """Set or read a pragma."""
         ...
 
+    def data_version(self) -> int:
+        """Differs after each commit, of this connection or, seen when a transaction begins, of another."""
+        ...
+
     def config(self, op: int, *args: Any) -> int:
         """Set an option of the connection."""
         ...

@@ -39,7 +39,6 @@ CREATE TABLE operations (
 CREATE INDEX open_operations ON operations (branch) WHERE is_open;
 """
 
-DATA_VERSION = "PRAGMA data_version"
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
 SALT = "SELECT value FROM meta WHERE key = 'salt'"
 BRANCH = "SELECT state FROM branches WHERE branch = ?"
@@ -47,6 +46,7 @@ BRANCHES = "SELECT branch, state FROM branches ORDER BY branch"
 UNFINISHED_BRANCHES = "SELECT branch, state FROM branches WHERE unfinished ORDER BY branch"
 OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? AND generation = ?"
 NEWEST_OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? ORDER BY generation DESC LIMIT 1"
+STEPS_OF = "SELECT DISTINCT step FROM operations WHERE branch = ? LIMIT ?"
 _OPERATIONS = "SELECT branch, state FROM operations ORDER BY branch, step, generation"
 _OPERATIONS_OF = "SELECT branch, state FROM operations WHERE branch = ? ORDER BY step, generation"
 _OPEN_OPERATIONS = "SELECT branch, state FROM operations WHERE is_open ORDER BY branch, step, generation"

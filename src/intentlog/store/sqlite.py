@@ -11,7 +11,7 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 
 import apsw
 
-from intentlog.core.actions import Append, Appended, Interrupted, Refused
+from intentlog.core.actions import Append, Appended, Interrupted, Refused, View
 from intentlog.core.records import Dispatched, Pending
 from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
@@ -25,6 +25,7 @@ from intentlog.store.staging import stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
+_BEGINNINGS = frozenset({Pending, Dispatched})  # more of the effect is to come
 # The logs that this process writes, by device and inode: gone with their stores, however those are lost.
 _open_here: WeakValueDictionary[opening.Identity, SqliteStore] = WeakValueDictionary()
 _open_here_lock = RLock()
@@ -77,6 +78,7 @@ class SqliteStore(SqliteReads):
         self._locks: Locks | None = None
         self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
+        self._tables: SqliteRows | None = None
         self._identity: opening.Identity | None = None
         self._present: tuple[Present, ...] = ()
         self._folder = path.with_name(path.name + ".d")
@@ -179,31 +181,32 @@ class SqliteStore(SqliteReads):
         unknown: the record may be there after a reopen, so the store refuses everything from then on (I8).
         """
         with self._turn():
-            connection = self._writable()
+            connection, tables = self._writable()
             try:
-                replies = self._append(connection, entries)
+                replies = self._append(connection, tables, entries)
             except apsw.FullError:
-                replies = self._append_with_ballast(connection, entries)
-            permits = any(isinstance(entry.record, Dispatched) for entry in entries)
-            gone = self.gone() if permits else ""
+                replies = self._append_with_ballast(connection, tables, entries)
+            kinds = {type(entry.record) for entry in entries}
+            gone = self.gone() if Dispatched in kinds else ""
             if gone:
                 raise self._poisoned(LogDamaged(gone))
-            begins = permits or any(isinstance(entry.record, Pending) for entry in entries)
-            self._frames_limit = WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES
+            self._frames_limit = CHECKPOINT_FRAMES if kinds.isdisjoint(_BEGINNINGS) else WAL_FRAMES_MAX
             return replies
 
-    def _append(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+    def _append(
+        self, connection: Connection, tables: SqliteRows, entries: Sequence[Append]
+    ) -> list[Appended | Refused]:
         replies: list[Appended | Refused] | None = None
         committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
-            self._tables.begin()
-            staged = stage(self._tables, entries, self._clock.now())
-            self._tables.write(staged)
+            tables.begin()
+            staged = stage(tables, entries, self._clock.now())
+            tables.write(staged)
             replies = staged.replies
             committing = written = bool(staged.events)
             connection.execute("COMMIT" if written else "ROLLBACK")
-            self._tables.keep(staged)
+            tables.keep(staged)
         except apsw.FullError:
             self._roll_back(connection)
             raise
@@ -229,10 +232,12 @@ class SqliteStore(SqliteReads):
         self._syncs += written
         return replies
 
-    def _append_with_ballast(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+    def _append_with_ballast(
+        self, connection: Connection, tables: SqliteRows, entries: Sequence[Append]
+    ) -> list[Appended | Refused]:
         (self._folder / "ballast").unlink(missing_ok=True)
         try:
-            return self._append(connection, entries)
+            return self._append(connection, tables, entries)
         except apsw.FullError as error:
             raise LogUnavailable(
                 f"no room on the disk of {self._path}; nothing was written", remedy="free some room and go on."
@@ -260,6 +265,14 @@ class SqliteStore(SqliteReads):
             self._locks.give_up_keeper()
         self._observer.poisoned(self.name, self._poison)
         return LogPoisoned(f"a commit of {self._path} failed, its fate is unknown: {self._poison}")
+
+    def view(self, branch: str, step: str, generation: int | None = None) -> View:
+        """See `ports.Store.view`. A step that its branch does not have needs no look into the tables."""
+        known = self._tables.is_new(branch, step) if self._tables and self._poison is None else None
+        if known is None:
+            return super().view(branch, step, generation)
+        self.check_process()
+        return View(known, None, self._clock.now())
 
     # --- upkeep: between commits, never inside one ---------------------------------------------------------------
 
@@ -322,8 +335,8 @@ class SqliteStore(SqliteReads):
                 self._identity = None
             self.mapped = None
 
-    def _writable(self) -> Connection:
+    def _writable(self) -> tuple[Connection, SqliteRows]:
         connection = self._entered()
-        if self._locks is None:
+        if self._locks is None or self._tables is None:
             raise LogUnavailable(f"{self._path} was opened for reading only", remedy="open it without read_only.")
-        return connection
+        return connection, self._tables
