@@ -70,6 +70,8 @@ class SqliteStore(SqliteReads):
         self._clock = clock
         self._observer = observer
         self._lock = RLock()
+        self._read_lock = RLock()
+        self._vfs = vfs
         self._pid = os.getpid()
         self._poison: str | None = None
         self._commits = self._syncs = self._upkeep_commits = 0
@@ -78,6 +80,7 @@ class SqliteStore(SqliteReads):
         self._locks: Locks | None = None
         self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
+        self._reads: Connection | None = None
         self._tables: SqliteRows | None = None
         self._identity: opening.Identity | None = None
         self._present: tuple[Present, ...] = ()
@@ -91,7 +94,7 @@ class SqliteStore(SqliteReads):
                 self._open_reader(vfs)
             else:
                 self._open_writer(vfs, wal_bytes)
-            self._salt = opening.salt_of(self._connected(), path)
+            self._salt = opening.salt_of(self._usable(self._reads), path)
         except BaseException as error:
             self.close()
             failure = opening.failure_of(path, error)
@@ -107,8 +110,8 @@ class SqliteStore(SqliteReads):
             )
 
     def _open_reader(self, vfs: str | None) -> None:
-        self._connection = opening.connect(self._path, reader=True, vfs=vfs)
-        if not opening.check_format(self._connection, self._path):
+        self._reads = opening.connect(self._path, reader=True, vfs=vfs)
+        if not opening.check_format(self._reads, self._path):
             raise LogUnavailable(f"{self._path} is an empty file, not yet a log", remedy="a writer makes it one.")
 
     def _open_writer(self, vfs: str | None, wal_bytes: int) -> None:
@@ -121,11 +124,8 @@ class SqliteStore(SqliteReads):
         self._lost = finalize(self, self._locks.release)  # a log that is lost before anybody could close it
         self._lost.atexit = False
         self._locks.sweep()
-        probe = opening.connect(path, reader=True, vfs=vfs)
-        try:
-            ready = opening.check_format(probe, path)  # before a writer's settings touch another program's file
-        finally:
-            probe.close()
+        self._reads = opening.connect(path, reader=True, vfs=vfs)
+        ready = opening.check_format(self._reads, path)  # before a writer's settings touch another program's file
         self._connection = opening.connect(path, reader=False, vfs=vfs)
         self._tables = SqliteRows(self._connection)
         if not ready:
@@ -318,6 +318,10 @@ class SqliteStore(SqliteReads):
     def close(self) -> None:
         """See `ports.Store.close`. The keeper leaves the records in the main file too, if nobody is in the way."""
         with self._turn():
+            with self._read_lock:
+                if self._reads is not None:
+                    self._reads.close()
+                self._reads = None
             if self._connection is not None:
                 if self._locks is not None and self._poison is None and self._locks.is_keeper:
                     with suppress(apsw.Error):
@@ -336,7 +340,10 @@ class SqliteStore(SqliteReads):
             self.mapped = None
 
     def _writable(self) -> tuple[Connection, SqliteRows]:
-        connection = self._entered()
-        if self._locks is None or self._tables is None:
+        if self._connection is None and self._reads is not None:
             raise LogUnavailable(f"{self._path} was opened for reading only", remedy="open it without read_only.")
+        connection = self._entered(self._connection)
+        if self._tables is None:
+            msg = "a connection that writes, without its tables"
+            raise AssertionError(msg)
         return connection, self._tables
