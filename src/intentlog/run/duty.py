@@ -55,8 +55,6 @@ class Duty:
     def do(self, action: StoreAction) -> Any:
         """Do one store action and return its reply."""
         match action:
-            case Append():
-                return self.append(action)
             case Load(branch, step, generation):
                 if self.waits(branch, step):
                     self.flush(branch)
@@ -69,6 +67,8 @@ class Duty:
             case FetchError(seq):
                 stored = self.store.record(seq)
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
+            case Append():
+                return self.append(action)
 
     # --- appending ---------------------------------------------------------------------------------------------
 
