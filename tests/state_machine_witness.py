@@ -388,7 +388,7 @@ def without(guard: machine.Guard) -> dict[machine.Event, dict[State, machine.Rul
 
 
 def leaves_behind(duty: Duty, branch: str, *entries: Append) -> Member:
-    return Member([*entries] or duty._waiting.pop(branch, []))
+    return Member(branch, [*entries] or duty._waiting.pop(branch, []))
 
 
 FAULTS: dict[str, list[tuple[Any, str, Any]]] = {

@@ -154,9 +154,7 @@ class Duty:
                 return []
             members: list[Member] = []
             for one in [branch] if branch is not None else [*{*self._waiting, *self._sending}]:
-                earlier = [effect for member in self._sending.get(one, ()) for effect in member.effects]
-                member = self._with_waiting(one)
-                member.effects.extend(earlier)  # so that it goes into a later commit than they do
+                member = self._with_waiting(one)  # behind what is on its way: a branch's records keep their order
                 join(member)
                 members.append(member)
             return members
@@ -188,8 +186,8 @@ class Duty:
         """The member that takes these, behind what waits for the branch. The caller holds the lock."""
         waiting = self._waiting.pop(branch, None)
         if waiting is None:
-            return Member([*entries])
-        member = Member([*waiting, *entries])
+            return Member(branch, [*entries])
+        member = Member(branch, [*waiting, *entries])
         self._sending.setdefault(branch, []).append(member)
         return member
 
@@ -200,16 +198,15 @@ class Duty:
         """
         with self._lock:
             for member in members:
-                branch = member.entries[0].branch if member.entries else ""
-                sending = self._sending.get(branch, [])
+                sending = self._sending.get(member.branch, [])
                 if member not in sending or not (member.is_done or member is members[0]):
                     continue
                 sending.remove(member)
                 if not sending:
-                    del self._sending[branch]
+                    del self._sending[member.branch]
                 if member.replies is None and not self._closed:
                     waiting = [one for one in member.entries if one.durability is Durability.EVENTUAL]
-                    self._waiting[branch] = [*waiting, *self._waiting.get(branch, ())]
+                    self._waiting[member.branch] = [*waiting, *self._waiting.get(member.branch, ())]
 
     def _commit(self, entries: Sequence[Append]) -> list[Appended | Refused]:
         if not failpoints.are_armed():

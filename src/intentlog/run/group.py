@@ -31,16 +31,19 @@ class Member:
     """What one caller waits for: a record of one effect, behind the EVENTUAL ones of its branch; or nothing at all.
 
     Attributes:
+        branch: whose records they are, or were to be.
         entries: the records, in order.
+        effects: what they speak for.
         replies: what they came to; None until they are committed.
         error: why nothing of it was written, or why that is not known.
         turn: held until it is committed, or is to lead; for callers that are threads.
         landing: done when it is committed; for callers that are tasks.
     """
 
-    __slots__ = ("effects", "entries", "error", "landing", "replies", "turn")
+    __slots__ = ("branch", "effects", "entries", "error", "landing", "replies", "turn")
 
-    def __init__(self, entries: list[Append]) -> None:
+    def __init__(self, branch: str, entries: list[Append]) -> None:
+        self.branch = branch
         self.entries = entries
         self.effects: list[Effect] = [
             (one.branch, one.record.step) for one in entries if isinstance(one.record, OfIntent)
@@ -68,6 +71,8 @@ class Member:
 def take(waiting: deque[Member], first: Member | None = None) -> list[Member]:
     """Those that go into the next commit, as they came; a second record of an effect waits for the one after (I7).
 
+    So does what came later of the same branch: its EVENTUAL records are durable no later than its next Pending (I5).
+
     Args:
         waiting: they are taken out of it.
         first: goes with them in any case.
@@ -78,9 +83,9 @@ def take(waiting: deque[Member], first: Member | None = None) -> list[Member]:
     seen = set(first.effects) if first else set[Effect]()
     size = len(first.entries) if first else 0
     left: list[Member] = []
-    while waiting and size < BATCH_RECORDS_MAX:
+    while waiting and (not batch or size + len(waiting[0].entries) <= BATCH_RECORDS_MAX):
         member = waiting.popleft()
-        if seen.isdisjoint(member.effects):
+        if seen.isdisjoint(member.effects) and not (left and member.branch in [one.branch for one in left]):
             seen.update(member.effects)
             size += len(member.entries)
             batch.append(member)
