@@ -25,6 +25,7 @@ from intentlog.store.connection import Connection
 
 _HISTORY_PAGE = 1_000
 _DAMAGE = (
+    apsw.ConstraintError,
     apsw.CorruptError,
     apsw.NotADBError,
     apsw.SQLError,
