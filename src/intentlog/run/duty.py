@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+from msgspec.structs import replace
+
 from intentlog import failpoints
+from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import (
     Append,
@@ -93,6 +96,7 @@ class Duty:
         self.store.check_process()  # a forked child may find the lock held by a thread that it does not have
         if not self.store.owner:  # what waits could never be written
             raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
+        entry = replace(entry, body=codec.encode_record(entry.record))  # here, where nobody waits for it
         with self._lock:
             if self._closed:
                 raise LogClosed(f"{self.store.name} is closed, or being closed")
