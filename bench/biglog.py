@@ -24,6 +24,8 @@ from intentlog.core.records import AttemptClosed, Committed, Pending, Record, St
 from intentlog.core.state import Branch, Operation
 from intentlog.store import schema
 from intentlog.store.clock import SystemClock
+from intentlog.store.connection import Connection
+from intentlog.store.connection import connection as open_connection
 from intentlog.store.staging import stage
 
 EFFECTS_PER_BRANCH = 10
@@ -46,8 +48,16 @@ class BigLog(NamedTuple):
     closed: list[str]
 
 
-class _Rows:
-    """The rows of the branches that are being written, in memory until they are whole."""
+def event_row(stored: Stored, record: bytes) -> tuple[object, ...]:
+    """The row of a record, as `schema.INSERT_EVENT` takes it."""
+    at = stored.at
+    boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
+    row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
+    return (*row, record.decode(), stored.payload, stored.chain)
+
+
+class RowsInMemory:
+    """A store's rows in memory, to be written to a log in one go."""
 
     def __init__(self, first_seq: int) -> None:
         self._seq = first_seq
@@ -56,32 +66,36 @@ class _Rows:
         self._operations: dict[tuple[str, str, int], Operation] = {}
 
     def next_seq(self) -> int:
+        """See `staging.Rows`, as for the next three."""
         return self._seq
 
-    def branch(self, branch: str) -> Branch | None:
+    def branch(self, branch: str) -> Branch | None:  # noqa: D102 - see next_seq
         return self._branches.get(branch)
 
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
+    def operation(self, branch: str, step: str, generation: int) -> Operation | None:  # noqa: D102 - see next_seq
         return self._operations.get((branch, step, generation))
 
-    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
-        at = stored.at
-        boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
-        row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
-        self._events.append((*row, record.decode(), stored.payload, stored.chain))
+    def write(  # noqa: D102 - see next_seq
+        self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]
+    ) -> None:
+        self._events.append(event_row(stored, record))
         self._branches[stored.branch] = branch
         for one in operations:
             self._operations[stored.branch, one.step, one.generation] = one
         self._seq += 1
 
-    def flush(self, connection: apsw.Connection) -> None:
+    def flush(self, connection: Connection) -> None:
         """Write them all, in one transaction."""
         branches = ((name, one.is_unfinished, codec.encode_state(one)) for name, one in self._branches.items())
         operations = ((*key, one.is_open, codec.encode_state(one)) for key, one in self._operations.items())
         connection.execute("BEGIN")
-        connection.executemany(schema.INSERT_EVENT, self._events)
-        connection.executemany(schema.PUT_BRANCH, branches)
-        connection.executemany(schema.PUT_OPERATION, operations)
+        for statement, values in (
+            (schema.INSERT_EVENT, self._events),
+            (schema.PUT_BRANCH, branches),
+            (schema.PUT_OPERATION, operations),
+        ):
+            for row in values:
+                connection.execute(statement, row)
         connection.execute("COMMIT")
         self._events.clear()
         self._branches.clear()
@@ -113,11 +127,11 @@ def make(path: Path, records: int) -> BigLog:
     branches = max(records // len(template), OPEN_INTENTS + 1)
     stride = branches // OPEN_INTENTS
     left_open = {number * stride + stride // 2 for number in range(OPEN_INTENTS)}
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection = open_connection(path, apsw.SQLITE_OPEN_READWRITE, None)
     connection.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -64000")
     salt: bytes = connection.execute(schema.SALT).get
     first: int = connection.execute(schema.NEXT_SEQ).get
-    rows, closed = _Rows(first), list[str]()
+    rows, closed = RowsInMemory(first), list[str]()
     at = SystemClock().now()
     for number in range(branches):
         branch = f"order-{number:08d}"

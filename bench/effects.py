@@ -119,7 +119,7 @@ def check_there(entries: Iterable[Entry], expected: int, where: str) -> None:
 
 def alternating(effect: Callable[[], object], floor: Floor, times: int) -> Round:
     """So many times: one effect, then three raw syncs."""
-    effects, threes = [], []
+    effects, threes = list[int](), list[int]()
     for _ in range(times):
         started = time.perf_counter_ns()
         effect()
@@ -229,7 +229,7 @@ async def _task_round(attempts: list[AsyncAttempt], per_worker: int, numbers: co
 
 
 async def _alternating_task(attempt: AsyncAttempt, per_round: int, numbers: count[int], floor: Floor) -> Round:
-    effects, threes = [], []
+    effects, threes = list[int](), list[int]()
     for _ in range(per_round):
         order = str(next(numbers))
         started = time.perf_counter_ns()

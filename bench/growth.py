@@ -1,4 +1,4 @@
-"""Whether a commit's cost, and a restart's, grow with the log: logs of different length, open at once, taken in turn."""
+"""Whether a commit's cost, and a restart's, grow with the log: logs of different length, all open, taken in turn."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ class _Subject:
         branches = big.closed[stride // 2 :: stride][:BRANCHES]
         self._attempts: list[Attempt] = [stack.enter_context(log.attempt(branch)) for branch in branches]
         self._numbers = count(biglog.EFFECTS_PER_BRANCH)
+        for attempt in self._attempts:  # as a program that is run again: it comes by what is done
+            for order in range(biglog.EFFECTS_PER_BRANCH):
+                attempt.call(charge, str(order), cents=CENTS)
         self.rounds: list[Round] = []
         self.frames: list[Frames] = []
 

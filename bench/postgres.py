@@ -1,4 +1,4 @@
-"""A private PostgreSQL server in a folder of the bench, for what stores there; and why there is none, where there is not."""
+"""A private PostgreSQL server in a folder of the bench, for what stores there; or why there is none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +60,7 @@ def _user() -> str | None:
 
 
 @contextmanager
-def server(folder: Path, *, traced: bool = False) -> Iterator[Server]:
+def server(folder: Path, *, traced: bool = False) -> Generator[Server]:
     """Run a server with its default settings of durability until the block is left.
 
     Raises:

@@ -20,9 +20,8 @@ FRAMEWORKS = frozenset(
 _SLOWEST = 8
 
 
-def replay(folder: Path, *, quick: bool) -> Replay:
+def replay(folder: Path, steps: int, rounds: int) -> Replay:
     """Record steps once; then run through them in one new attempt after the other, which commits nothing for them."""
-    steps, rounds = (200, 5) if quick else (2_000, 9)
     branch, speeds = "order-1042", list[float]()
     with Log.open(folder / "replay.db") as log:
         with log.attempt(branch) as attempt:
@@ -47,10 +46,10 @@ print(json.dumps([took_ms, sorted({name.partition(".")[0] for name in set(sys.mo
 """
 
 
-def imported(*, quick: bool) -> Import:
+def imported(rounds: int) -> Import:
     """Import the library in fresh interpreters. The first one, which may have to compile, is not counted."""
     times, modules = list[float](), list[str]()
-    for number in range(6 if quick else 21):
+    for number in range(rounds + 1):
         done = subprocess.run([sys.executable, "-c", _IMPORT], check=True, capture_output=True, text=True)
         took_ms, modules = json.loads(done.stdout)
         times += [took_ms] if number else []
@@ -67,9 +66,8 @@ def imported(*, quick: bool) -> Import:
     )
 
 
-def size(folder: Path, *, quick: bool) -> Size:
+def size(folder: Path, effects: int) -> Size:
     """The log's file before and after many effects of one attempt, its WAL written back by closing."""
-    effects = 300 if quick else 3_000
     path = folder / "size.db"
 
     def run(first: int, last: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -103,7 +103,7 @@ def _last_line(text: str) -> str:
 
 
 @contextmanager
-def _empty(folder: Path) -> Iterator[Path]:
+def _empty(folder: Path) -> Generator[Path]:
     folder.mkdir(parents=True)
     try:
         yield folder
@@ -131,9 +131,7 @@ def run(spec: Spec, folder: Path, kind: str, rounds: int, per_worker: int, url: 
     with _empty(folder):
         command = [*before, str(environment(spec.name)), "-m", module, str(folder), *arguments]
         try:
-            done = subprocess.run(
-                command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=RUN_LIMIT_S
-            )
+            done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=RUN_LIMIT_S)
         except subprocess.TimeoutExpired:
             raise Absent(f"it does not end within {RUN_LIMIT_S} s") from None
     if done.returncode:
@@ -153,6 +151,8 @@ def syncs_per_effect(spec: Spec, folder: Path, kind: str, traced: Server | None)
     """
     few, many = (1, 3) if kind == "at-once" else (10, 50)
     counted: list[int] = []
+    if traced:  # what it makes in a new database, the first time
+        run(spec, folder, kind, 1, few, traced.url, [])
     for number, per_worker in enumerate((few, many)):
         trace = traced.trace if traced and traced.trace else folder.with_name(f"{folder.name}-{number}.trace")
         earlier = syncs_in(trace) if traced else 0

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.peers.runner import Peer, Ready, Times, main
 from dbos import DBOS
+
+from bench.peers.runner import Peer, Ready, Times, main
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.peers.runner import Peer, main, timed
 from exactly_once import Store, once
+
+from bench.peers.runner import Peer, main, timed
 
 NAME = "exactly_once"
 

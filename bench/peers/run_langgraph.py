@@ -5,13 +5,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import TypedDict
 
-from bench.peers.runner import Peer, Ready, Times, main
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
+
+from bench.peers.runner import Peer, Ready, Times, main
 
 
 class State(TypedDict):
@@ -45,7 +47,7 @@ def opened(folder: Path, url: str) -> Iterator[Peer]:
             ready()
             app.invoke({"left": count, "receipt": ""}, config, durability="sync")
             times = [*entered.pop(name), time.perf_counter_ns()]
-            return list(zip(times, times[1:], strict=False))
+            return list(pairwise(times))
 
         versions = f"{version('langgraph')}, checkpoint-sqlite {version('langgraph-checkpoint-sqlite')}"
         yield Peer(f"{versions} (SQLite {sqlite3.sqlite_version})", effects)

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.peers.runner import Peer, Ready, Times, main, timed
 from sakrit import ArgClass, EffectDecl, Sakrit, SqliteLedger
+
+from bench.peers.runner import Peer, Ready, Times, main, timed
 
 
 def charge(order_id: str, cents: int) -> str:

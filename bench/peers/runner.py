@@ -1,8 +1,8 @@
-"""What every peer's runner shares: it makes effects that do nothing, and prints how long each took, as JSON.
+"""What every runner of a peer shares: effects that do nothing are made, and how long each took is printed, as JSON.
 
-A runner is `python -m bench.peers.run_NAME FOLDER KIND ROUNDS PER_WORKER [URL]`, in the peer's own environment: only the
-standard library is imported here. KIND is `sequential` or `at-once`. It prints for each round the time that all effects
-took together, each effect's own, and raw syncs taken on the same disk before and after the round, in nanoseconds.
+A runner is `python -m bench.peers.run_NAME FOLDER KIND ROUNDS PER_WORKER [URL]`, in the environment of the peer: only
+the standard library is imported here. KIND is `sequential` or `at-once`. It prints for each round the time that all
+effects took together, each effect's own, and raw syncs taken on the same disk around the round, in nanoseconds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,160 @@
+"""Where the time of one lone effect goes, without a profiler, which would make each Python call look dearer than it is.
+
+The parts are timed alone, in turn, on the same disk: three raw syncs; staging three records (admission, encoding,
+digest) over rows in memory; the same over SQLite, committed as the store commits; taking the signal handlers away and
+giving them back, as a driver does before and after a call. What is left of the whole effect is the driver, the script
+and the binding of arguments. So the parts add up by construction; the last one holds what the others miss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bench.biglog import RowsInMemory, event_row
+from bench.effects import CENTS, Missing, charge
+from bench.floor import Floor, p50_us
+from bench.measures import Part
+from intentlog import Log
+from intentlog.core import codec
+from intentlog.core.actions import Append, Appended
+from intentlog.core.records import INTENT_RECORDS, Record, Stored
+from intentlog.core.state import Branch, Operation
+from intentlog.run.signals import Signals
+from intentlog.store import opening, schema
+from intentlog.store.clock import SystemClock
+from intentlog.store.connection import Connection
+from intentlog.store.staging import Rows, stage
+
+_BRANCH = "order-0"
+_PER_ROUND = 40  # as many as a WAL takes without being restarted
+
+Template = list[tuple[Record, bytes | None]]
+
+
+class _RowsInSqlite:
+    """The tables of a log, by the statements of `schema`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._execute = connection.execute
+
+    def next_seq(self) -> int:
+        return int(self._execute(schema.NEXT_SEQ).get)
+
+    def branch(self, branch: str) -> Branch | None:
+        state = self._execute(schema.BRANCH, (branch,)).get
+        return None if state is None else codec.decode_branch(state)
+
+    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
+        state = self._execute(schema.OPERATION, (branch, step, generation)).get
+        return None if state is None else codec.decode_operation(state)
+
+    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
+        self._execute(schema.INSERT_EVENT, event_row(stored, record))
+        self._execute(schema.PUT_BRANCH, (stored.branch, branch.is_unfinished, codec.encode_state(branch)))
+        for one in operations:
+            row = (stored.branch, one.step, one.generation, one.is_open, codec.encode_state(one))
+            self._execute(schema.PUT_OPERATION, row)
+
+
+def _template(path: Path) -> Template:
+    """What the library records of an attempt's opening and of one effect."""
+    with Log.open(path) as log, log.attempt(_BRANCH) as attempt:
+        attempt.call(charge, "0", cents=CENTS)
+        entries = list(log.history(_BRANCH))
+    payloads = [None if one.payload is None else codec.encode_value(one.payload, 1 << 20) for one in entries]
+    return [(one.record, payload) for one, payload in zip(entries, payloads, strict=True)]
+
+
+class _Staging:
+    """Appends the template's effect again and again, each time under another step."""
+
+    def __init__(self, rows: Rows, template: Template) -> None:
+        self._rows = rows
+        self._clock = SystemClock()
+        self._effect = [(record, payload) for record, payload in template if isinstance(record, INTENT_RECORDS)]
+        self._steps = (f"charge-{number}" for number in count(1))
+
+    def open(self, template: Template) -> None:
+        for record, payload in template:
+            if not isinstance(record, INTENT_RECORDS):
+                self._append(record, payload)
+
+    def effect(self, begin: Callable[[], object] = int, commit: Callable[[], object] = int) -> None:
+        step = next(self._steps)
+        for record, payload in self._effect:
+            begin()
+            self._append(replace(record, step=step), payload)
+            commit()
+
+    def _append(self, record: Record, payload: bytes | None) -> None:
+        if not isinstance(stage(self._rows, [Append(_BRANCH, record, payload)], self._clock.now())[0], Appended):
+            raise Missing(f"a copied record was refused: {record}")
+
+
+def _timed(what: Callable[[], object], times: int = _PER_ROUND) -> list[int]:
+    took: list[int] = []
+    for _ in range(times):
+        started = time.perf_counter_ns()
+        what()
+        took.append(time.perf_counter_ns() - started)
+    return took
+
+
+def _nothing() -> None:
+    """What takes no time."""
+
+
+def _signals() -> None:
+    """As a driver does: held, given back for the call, held again, given back."""
+    signals = Signals()
+    signals.hold()
+    signals.outside(_nothing)
+    signals.release()
+
+
+def measure(folder: Path, *, quick: bool) -> list[Part]:
+    """The whole effect first, then its parts."""
+    template = _template(folder / "template.db")
+    copied = folder / "copied.db"
+    with Log.open(copied):
+        pass
+    connection = opening.connect(copied, reader=False, vfs=None)
+    in_memory, in_sqlite = _Staging(RowsInMemory(1), template), _Staging(_RowsInSqlite(connection), template)
+    in_memory.open(template)
+    connection.execute("BEGIN IMMEDIATE")
+    in_sqlite.open(template)
+    connection.execute("COMMIT")
+
+    def committed() -> None:
+        in_sqlite.effect(lambda: connection.execute("BEGIN IMMEDIATE"), lambda: connection.execute("COMMIT"))
+
+    numbers = count(1)
+    whole, raw, staged, stored, held = (list[int]() for _ in range(5))
+    with Floor(folder) as floor, Log.open(folder / "whole.db") as log, log.attempt(_BRANCH) as attempt:
+        for number in range(6 if quick else 25):
+            opening.take_over_wal(connection, copied, opening.WAL_BYTES)
+            found = (
+                _timed(lambda: attempt.call(charge, str(next(numbers)), cents=CENTS)),
+                _timed(floor.three),
+                _timed(in_memory.effect),
+                _timed(committed),
+                _timed(_signals),
+            )
+            if number:  # the first round warms up
+                for every, one in zip((whole, raw, staged, stored, held), found, strict=True):
+                    every.extend(one)
+    connection.close()
+    effect, syncs, staging, store, signals = (p50_us(one) for one in (whole, raw, staged, stored, held))
+    return [
+        Part("one effect", effect),
+        Part("three raw syncs", syncs),
+        Part("SQLite: statements and commits, beyond the syncs", store - staging - syncs),
+        Part("staging: admission, encoding, digest", staging),
+        Part("signal handlers, taken and given back", signals),
+        Part("the rest: driver, script, arguments, checks before the call", effect - store - signals),
+    ]
