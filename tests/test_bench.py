@@ -20,11 +20,8 @@ BENCH = Path(table.__file__).parent
 
 def whole_run() -> Run:
     """A run in which everything was measured that the benches can measure."""
-    workers = [
-        ("sync", 1),
-        *((f"threads-{n}", n) for n in effects.THREADS),
-        *((f"asyncio-{n}", n) for n in effects.TASKS),
-    ]
+    at_once = [("threads", n) for n in effects.THREADS] + [("asyncio", n) for n in effects.TASKS]
+    workers = [("sync", 1), *((f"{kind}-{n}", n) for kind, n in at_once)]
     return Run(
         Machine(2, "Linux", "ext4", "CPython", "3", "3", 0.0),
         quick=False,
@@ -89,7 +86,8 @@ def test_a_lone_effect_is_three_commits(tmp_path: Path) -> None:
     assert each.commits_per_effect == 5.0
 
 
-def test_many_at_once_are_all_there(tmp_path: Path) -> None:
+def test_many_at_once_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects, "FLOOR_SYNCS", 2)
     by_threads = effects.threads(tmp_path, 3, TINY)
     by_tasks = asyncio.run(effects.tasks(tmp_path, 3, TINY))
     alone = asyncio.run(effects.tasks(tmp_path, 1, TINY))
@@ -126,10 +124,9 @@ def test_a_big_log_is_a_sound_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert frames.frames > frames.commits
 
 
-def test_small_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert small.replay(tmp_path, quick=True).steps == 200
-    monkeypatch.setattr(small, "FRAMEWORKS", frozenset({"never"}))
-    assert 200 < small.size(tmp_path, quick=True).bytes_per_effect < 4096
+def test_small_measures(tmp_path: Path) -> None:
+    assert small.replay(tmp_path, 5, 2).steps == 5
+    assert 200 < small.size(tmp_path, 40).bytes_per_effect < 4096
 
 
 def test_syncs_are_counted_in_what_strace_writes(tmp_path: Path) -> None:
