@@ -40,6 +40,7 @@ def _targets(plot: Any, run: Run) -> Any:
     for place, (one, value) in enumerate(shown):
         axes.text(parts[place], place, f" {number(value)} {one.unit}", va="center", fontsize=7)
     axes.tick_params(axis="y", labelsize=7)
+    axes.margins(x=0.12)
     axes.invert_yaxis()
     return figure
 
@@ -83,19 +84,21 @@ def _growth(plot: Any, run: Run) -> Any:
 
 
 def _peers(plot: Any, run: Run) -> Any:
-    figure, axes = _axes(plot, "Others, effects per second; beside each bar its syncs per effect")
+    figure, axes = _axes(plot, "Others: time per effect / three raw syncs (shorter is faster)")
     shown = [peer for peer in run.peers if peer.figures]
     for offset, place in ((-0.2, 0), (0.2, 1)):
         of_kind = [peer.figures[place] for peer in shown if len(peer.figures) > place]
         rows = [row + offset for row, peer in enumerate(shown) if len(peer.figures) > place]
-        bars = axes.barh(rows, [one.effects_per_s.mid for one in of_kind], height=0.38)
+        bars = axes.barh(rows, [one.x_three_syncs.mid for one in of_kind], height=0.38)
         if of_kind:
             bars.set_label(of_kind[0].kind)
         for row, one in zip(rows, of_kind, strict=True):
             syncs = "?" if one.syncs_per_effect is None else f"{one.syncs_per_effect:.1f}"
-            axes.text(one.effects_per_s.mid, row, f" {syncs} syncs", va="center", fontsize=8)
+            told = f" {syncs} syncs, {number(one.effects_per_s.mid)} effects/s"
+            axes.text(one.x_three_syncs.mid, row, told, va="center", fontsize=7)
     axes.set_yticks(range(len(shown)), [f"{peer.name}\n{peer.store}" for peer in shown], fontsize=8)
     axes.set_xscale("log")
+    axes.margins(x=0.3)
     axes.invert_yaxis()
     axes.legend()
     return figure

@@ -135,7 +135,8 @@ class AtOnce(Struct, frozen=True):
     """A peer's effects, one after the other or 64 at once.
 
     Attributes:
-        kind: `sequential`, `64 threads` or `64 tasks`.
+        kind: `sequential` or `64 threads`.
+        sync_p50_us: a raw sync, taken on the same disk between its rounds.
         syncs_per_effect: counted by strace in a run of its own; None where that cannot be done.
     """
 
@@ -145,6 +146,7 @@ class AtOnce(Struct, frozen=True):
     effect_p50_us: float
     effect_p99_us: float
     x_three_syncs: Spread
+    sync_p50_us: float
     syncs_per_effect: float | None = None
 
 

@@ -213,9 +213,9 @@ def _peers_table(run: Run) -> Iterator[str]:
         for one in peer.figures:
             speed, ratio, syncs = around(one.effects_per_s), around(one.x_three_syncs), one.syncs_per_effect
             counted = "-" if syncs is None else f"{syncs:.2f}"
-            p50, p99 = number(one.effect_p50_us), number(one.effect_p99_us)
-            rows.append((f"{name}, {one.kind}", speed, ratio, p50, p99, counted))
-    yield from columns(("", "effects/s", "x three syncs", "p50 us", "p99 us", "syncs/effect"), rows)
+            latency = number(one.effect_p50_us), number(one.effect_p99_us), number(one.sync_p50_us)
+            rows.append((f"{name}, {one.kind}", speed, ratio, *latency, counted))
+    yield from columns(("", "effects/s", "x three syncs", "p50 us", "p99 us", "raw sync us", "syncs/effect"), rows)
     for peer in run.peers:
         absent = f"; NOT MEASURED: {peer.absent}" if peer.absent else ""
         yield f"{peer.name} {peer.version}, {peer.store}: {peer.what}{absent}"

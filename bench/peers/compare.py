@@ -174,6 +174,7 @@ def _figures(kind: str, rounds: list[RunnerRound], syncs: float | None) -> AtOnc
         effect_p50_us=p50_us(took),
         effect_p99_us=p99_us(took),
         x_three_syncs=spread(ratios),
+        sync_p50_us=p50_us([one for r in rounds for one in r.syncs_ns]),
         syncs_per_effect=syncs,
     )
 
