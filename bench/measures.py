@@ -154,7 +154,7 @@ class Peer(Struct, frozen=True):
     """Another library in the same run on the same disk.
 
     Attributes:
-        absent: why it was not measured; empty if it was.
+        absent: why it was not measured, or its syncs not counted; empty if all was.
     """
 
     name: str

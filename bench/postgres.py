@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from intentlog import Log, LogUnavailable
+from intentlog import IntentLogError, Log
 
 START_LIMIT_S = 60
 URL = "postgresql://bench@127.0.0.1:{port}/postgres"
@@ -129,6 +129,6 @@ def library_has_it() -> str:
     """Why the library cannot be measured on PostgreSQL; empty if it can be tried."""
     try:
         Log.open("postgresql://bench@127.0.0.1:1/none").close()
-    except LogUnavailable as error:
+    except (IntentLogError, ImportError) as error:
         return "not built" if "SQLite files only" in str(error) else ""
     return ""

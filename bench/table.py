@@ -217,7 +217,8 @@ def _peers_table(run: Run) -> Iterator[str]:
             rows.append((f"{name}, {one.kind}", speed, ratio, *latency, counted))
     yield from columns(("", "effects/s", "x three syncs", "p50 us", "p99 us", "raw sync us", "syncs/effect"), rows)
     for peer in run.peers:
-        absent = f"; NOT MEASURED: {peer.absent}" if peer.absent else ""
+        wanting = "its syncs" if peer.figures else "all of it"
+        absent = f"; NOT MEASURED ({wanting}): {peer.absent}" if peer.absent else ""
         yield f"{peer.name} {peer.version}, {peer.store}: {peer.what}{absent}"
 
 
