@@ -25,6 +25,10 @@ PARTS = ("effects", "growth", "small", "peers")
 FLOOR_SYNCS = 300
 
 
+def _results(run: Run) -> Path:
+    return RESULTS / "quick" if run.quick else RESULTS
+
+
 def _tell(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
@@ -63,6 +67,9 @@ def _peers(run: Run, folder: Path) -> None:
 
 def _parts(run: Run, folder: Path) -> None:
     run.parts.extend(parts.measure(folder, quick=run.quick))
+    results = _results(run)
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "profile-calls.txt").write_text(parts.calls(folder, 500 if run.quick else 3_000), encoding="utf-8")
 
 
 MEASURES: dict[str, Callable[[Run, Path], None]] = {
@@ -110,7 +117,8 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="compare with others, too; makes their environments first")
     parser.add_argument("--only", help=f"some of the parts, with commas between: {', '.join(PARTS)}")
     given = parser.parse_args()
-    results = RESULTS / "quick" if given.quick else RESULTS
+    run = Run(machine(HERE), given.quick)
+    results = _results(run)
     if given.command == "show":
         print(table.text(msgspec.json.decode((results / "run.json").read_bytes(), type=Run)))
         return
@@ -122,7 +130,6 @@ def main() -> None:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     started = time.monotonic()
     SCRATCH.mkdir(exist_ok=True)
-    run = Run(machine(SCRATCH), given.quick)
     measure(run, names, SCRATCH / f"run-{time.time_ns()}")
     save(run, results, "run" if given.command == "run" and not given.only else "-".join(names))
     _tell(f"took {time.monotonic() - started:.0f} s")
