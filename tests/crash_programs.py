@@ -42,6 +42,7 @@ from intentlog.core.actions import Append, Appended, Load, View
 from intentlog.core.records import Dispatched
 from intentlog.crash import NotKilled, Witness
 from intentlog.log.declare import AnyTool
+from intentlog.run.aio import AioDriver
 from intentlog.run.duty import Duty
 
 CLASSES = {
@@ -200,19 +201,27 @@ def run_decision(folder: str, mode: str, decide: Callable[[Any], Any]) -> None:
 
 def two_records_only() -> None:
     """The control: a protocol without Dispatched. It goes on as if it had been written."""
-    whole = Duty.append
+    admit, append, append_async = Duty.admit, Duty.append, AioDriver._append
 
-    def append(self: Duty, entry: Append) -> Any:
-        if not isinstance(entry.record, Dispatched):
-            return whole(self, entry)
+    def as_if(duty: Duty, entry: Append) -> Appended:
         failpoints.reached("before_dispatched")
-        view: View = self.do(Load(entry.branch, entry.record.step))
+        view: View = duty.do(Load(entry.branch, entry.record.step))
         change = machine.apply(view.branch, view.operation, entry.record, 0, view.now)
         assert isinstance(change, machine.Change)
         failpoints.reached("after_dispatched")
         return Appended(0, View(change.branch, change.operations[0], view.now))
 
-    Duty.append = append  # type: ignore[method-assign] # a control, in a child process
+    def sync(self: Duty, entry: Append) -> Any:
+        return as_if(self, entry) if isinstance(entry.record, Dispatched) else append(self, entry)
+
+    async def asyncio_(self: AioDriver, entry: Append) -> Any:
+        return as_if(self._duty, entry) if isinstance(entry.record, Dispatched) else await append_async(self, entry)
+
+    def admits(self: Duty, entry: Append, join: Any) -> Any:
+        assert not isinstance(entry.record, Dispatched), "a way to append that this control does not know"
+        return admit(self, entry, join)
+
+    Duty.admit, Duty.append, AioDriver._append = admits, sync, asyncio_  # type: ignore[method-assign] # in a child
 
 
 def trace_to(path: str) -> None:
@@ -222,7 +231,7 @@ def trace_to(path: str) -> None:
         with Path(path).open("a", encoding="utf-8") as trace:
             trace.write(f"{name}\n")
 
-    failpoints.reached = reached  # type: ignore[assignment] # in a child process
+    failpoints.reached, failpoints.are_armed = reached, lambda: True  # type: ignore[assignment] # in a child process
 
 
 _context = multiprocessing.get_context("forkserver")

@@ -235,7 +235,7 @@ def _begin(program: Callable[..., None], arguments: tuple[object, ...], stop_at:
         if name == stop_at:  # a signal to the process would leave this thread running until another has taken it
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
-    failpoints.reached = reached
+    failpoints.reached, failpoints.are_armed = reached, lambda: True
     program(*arguments)
 
 

@@ -25,6 +25,7 @@ from intentlog.core.records import OutcomeKind, Settlement, Stored, Verdict
 from intentlog.core.state import Fate, Operation, State
 from intentlog.log.declare import AnyTool
 from intentlog.run.duty import Duty
+from intentlog.run.group import Member
 
 SECOND = 1_000_000_000
 LIMIT_NS, GRACE_NS, SETTLE_NS, WINDOW_NS = 10 * SECOND, 2 * SECOND, 30 * SECOND, 3600 * SECOND
@@ -386,8 +387,8 @@ def without(guard: machine.Guard) -> dict[machine.Event, dict[State, machine.Rul
     return {event: {state: weaker(cell) for state, cell in row.items()} for event, row in machine.TABLE.items()}
 
 
-def leaves_behind(duty: Duty, branch: str, *entries: Append) -> Any:
-    return duty._commit(entries or duty._waiting.pop(branch))
+def leaves_behind(duty: Duty, branch: str, *entries: Append) -> Member:
+    return Member([*entries] or duty._waiting.pop(branch, []))
 
 
 FAULTS: dict[str, list[tuple[Any, str, Any]]] = {
@@ -396,5 +397,5 @@ FAULTS: dict[str, list[tuple[Any, str, Any]]] = {
     "any error is taken for not sent": [(AnyTool, "kind_of", lambda tool, error: ErrorKind.NOT_SENT)],
     "a probe is believed at once": [(recovery, "trust", lambda *args, **kwargs: recovery.Trust(True, 0))],
     "a key is never forgotten": [(place, "key_remembered", lambda *args: True) for place in (machine, recovery)],
-    "an EVENTUAL record is left behind": [(Duty, "_write", leaves_behind)],
+    "an EVENTUAL record is left behind": [(Duty, "_with_waiting", leaves_behind)],
 }

@@ -70,13 +70,13 @@ class Meddling:
         return result
 
 
-def meddle(log: Log, statement: str, act: Callable[[], None]) -> None:
+def meddle(log: Log, connection: str, statement: str, act: Callable[[], None]) -> None:
     store = store_of(log)
-    store._connection = Meddling(store._connection, statement, act)
+    setattr(store, connection, Meddling(getattr(store, connection), statement, act))
 
 
 def test_a_signal_handler_that_uses_the_log_is_told_and_harms_nothing(tmp_path: Path) -> None:
-    """It came in between a transaction of its own thread: refused before anything, the transaction goes on whole."""
+    """It came in between a transaction of its own thread: a call is refused, a read is made, the transaction goes on."""
     refused: list[Exception] = []
 
     with Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
@@ -88,9 +88,9 @@ def test_a_signal_handler_that_uses_the_log_is_told_and_harms_nothing(tmp_path: 
                 except IntentLogError as error:
                     refused.append(error)
 
-        meddle(log, "BEGIN IMMEDIATE", handler)
+        meddle(log, "_connection", "BEGIN IMMEDIATE", handler)
         assert attempt.step("mine").call(effect, 1) == 1
-        assert [type(error) for error in refused] == [LogUnavailable] * 3
+        assert [type(error) for error in refused] == [LogUnavailable]
         assert "signal handler" in str(refused[0])
         assert attempt.step("other").call(effect, 2) == 2
         assert log.verify().ok
@@ -106,7 +106,7 @@ def test_a_read_that_was_interrupted_leaves_no_transaction(tmp_path: Path, state
     with Log.open(tmp_path / "log.db") as log:
         with log.attempt("order") as attempt:
             attempt.call(effect, 1)
-        meddle(log, statement, interrupt)
+        meddle(log, "_reads", statement, interrupt)
         with pytest.raises(KeyboardInterrupt):
             log.open_intents()
             log.unfinished()
@@ -135,7 +135,7 @@ def test_a_log_taken_away_while_it_is_open_permits_no_call(tmp_path: Path, what:
         calls.append(number)
         return number
 
-    refused = pytest.raises(LogPoisoned, match="deleted")
+    refused = pytest.raises(LogPoisoned, match=r"deleted|replaced")
     with refused, Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
         attempt.call(effect, 1)
         path = next((tmp_path / "log.db.d").glob("owner-*")) if what == "lock" else tmp_path / what
@@ -222,7 +222,7 @@ def test_what_fails_after_a_commit_does_not_hide_it(
         raise error
 
     with pytest.raises(LogPoisoned), Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
-        monkeypatch.setattr(SqliteStore, "_upkeep", fails)
+        monkeypatch.setattr(SqliteStore, "_restart_wal", fails)
         monkeypatch.setattr("intentlog.store.sqlite.WAL_FRAMES_MAX", 0)
         attempt.call(effect, 1)
     monkeypatch.undo()

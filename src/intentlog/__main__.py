@@ -1,7 +1,27 @@
-"""`python -m intentlog`: the command line."""
+"""`intentlog`, and `python -m intentlog`: the command line."""
 
+import signal
 import sys
+from collections.abc import Callable
 
-from intentlog.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Load the command line and run it. A Ctrl-C while it loads ends the process as it ends others: with no words."""
+    asked = signal.getsignal(signal.SIGINT)
+    if asked is not signal.default_int_handler:  # ignored, as of a job in the background
+        return _loaded()()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return _loaded()(lambda: signal.signal(signal.SIGINT, asked))
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _loaded() -> Callable[..., int]:
+    from intentlog.cli import main as command
+
+    return command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

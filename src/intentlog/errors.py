@@ -292,7 +292,7 @@ class LogDamaged(IntentLogError):
     """The file is not a log, or is not sound."""
 
     code = "log_damaged"
-    default_remedy = "check it: intentlog verify LOG; else restore a backup."
+    default_remedy = "see what is damaged: intentlog verify LOG; keep the file, and restore a backup."
 
 
 class FormatTooNew(IntentLogError):

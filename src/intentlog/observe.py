@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 logger = logging.getLogger("intentlog")
+STEPS_TOLD = 10  # of those that were not come by
 
 
 class LoggingObserver:
@@ -21,7 +22,8 @@ class LoggingObserver:
             "%s: the attempt is complete and did not come by steps that are done: %s. "
             "If a deploy renamed them, they were done again under their new names."
         )
-        logger.warning(text, branch, ", ".join(steps))
+        others = f" and {len(steps) - STEPS_TOLD} others" if len(steps) > STEPS_TOLD else ""
+        logger.warning(text, branch, ", ".join(steps[:STEPS_TOLD]) + others)
 
     def poisoned(self, log: str, detail: str) -> None:
         """The log refuses everything from now on (I8)."""

@@ -87,6 +87,18 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def upkeep_due(self) -> bool:
+        """Whether `upkeep` has something to do. Safe from any thread."""
+        ...
+
+    def upkeep(self) -> None:
+        """Do what keeps commits cheap (a checkpoint), between two commits: never inside one.
+
+        Raises nothing: what fails poisons the store, so that the next use is refused (I8).
+        """
+        ...
+
     def view(self, branch: str, step: str, generation: int | None = None) -> View:
         """The branch, the current generation of a step's operation (or the one that is named), and the clocks."""
         ...

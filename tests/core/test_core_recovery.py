@@ -111,6 +111,25 @@ def test_the_row_of_an_operation(doubt: Doubt) -> None:
     assert recovery.doubt(build(HISTORIES[doubt]).operation()) is doubt
 
 
+@pytest.mark.parametrize("recorded", [None, Resolution.RECALL, Resolution.ASK_PERSON])
+def test_what_is_untold(recorded: Resolution | None) -> None:
+    """Who does not have the tool goes by the recorded class, unless a restart that had it asked for a person."""
+    world = build(HISTORIES[Doubt.MAY_HAVE_BEEN_SENT])
+    operation = replace(world.operation(), declaration=declared(EffectKind.IDEMPOTENT, probe=False, window_ns=0))
+    intents = tuple(replace(one, resolution=recorded) for one in operation.intents)
+    found = recovery.resolution_untold(replace(operation, intents=intents), world.branch, at(20))
+    assert found is (Resolution.ASK_PERSON if recorded is Resolution.ASK_PERSON else Resolution.RECALL)
+
+
+def test_what_is_untold_of_a_settled_intent_stands_no_more() -> None:
+    """The person has decided: what was asked before is not asked again."""
+    world = build(HISTORIES[Doubt.DONE])
+    operation = world.operation()
+    intents = tuple(replace(one, resolution=Resolution.ASK_PERSON) for one in operation.intents)
+    found = recovery.resolution_untold(replace(operation, intents=intents), world.branch, at(20))
+    assert found is Resolution.REPLAY
+
+
 # --- after a probe --------------------------------------------------------------------------------------------------
 
 # answer, counts by now -> with the key remembered and nothing rejected beside it, otherwise

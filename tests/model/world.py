@@ -9,7 +9,7 @@ permission, lands within one tick of its begin or never, and is seen at the late
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Instant, Stored
 from intentlog.core.recovery import KEY_MARGIN_NS
 from intentlog.core.state import Branch, Operation
-from intentlog.store.staging import stage
+from intentlog.store.staging import OperationKey, stage
 
 BRANCH = "order-1"
 STEP = "charge"
@@ -80,9 +80,15 @@ class Log(NamedTuple):
 
     def appended(self, entry: Append, now: int) -> tuple[Log, Appended | Refused]:
         """One append, a commit of its own: the log after it, and the reply."""
-        rows = _Rows(self)
-        [reply] = stage(rows, [entry], instant(now))
-        return rows.log, reply
+        staged = stage(_Rows(self), [entry], instant(now))
+        log = self
+        for stored, body in staged.events:
+            assert body == codec.encode_record(stored.record)
+            changed = {(step, generation) for _, step, generation in staged.operations}
+            others = (o for o in self.operations if (o.step, o.generation) not in changed)
+            operations = (*others, *staged.operations.values())
+            log = Log(staged.branches[BRANCH], operations, (*self.history, stored))
+        return log, staged.replies[0]
 
     def view(self, now: int) -> View:
         """What `Load` is answered."""
@@ -135,15 +141,9 @@ class _Rows:
     def branch(self, branch: str) -> Branch | None:
         return self.log.branch if branch == BRANCH else None
 
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
-        wanted = (o for o in self.log.operations if (branch, o.step, o.generation) == (BRANCH, step, generation))
+    def operation(self, key: OperationKey) -> Operation | None:
+        wanted = (o for o in self.log.operations if (BRANCH, o.step, o.generation) == key)
         return next(wanted, None)
-
-    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
-        assert record == codec.encode_record(stored.record)
-        changed = {(o.step, o.generation) for o in operations}
-        others = (o for o in self.log.operations if (o.step, o.generation) not in changed)
-        self.log = Log(branch, (*others, *operations), (*self.log.history, stored))
 
 
 class Flight(NamedTuple):

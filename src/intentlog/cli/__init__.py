@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,11 +36,15 @@ class Failure(NamedTuple):
     remedy: str | None = None
 
 
-def main() -> int:
-    """Run the command that the process was started with, and return its exit code."""
+def main(begin: Callable[[], object] = lambda: None) -> int:
+    """Run the command that the process was started with, and return its exit code.
+
+    Args:
+        begin: called when the command is loaded, and whatever is raised from then on is told as an error.
+    """
     _prepare_streams()
     try:
-        code = _run(sys.argv[1:])
+        code = _run(sys.argv[1:], begin)
         sys.stdout.flush()
     except BrokenPipeError:
         _let_stdout_go()
@@ -62,9 +66,10 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], begin: Callable[[], object]) -> int:
     command = typer.main.get_command(app)
     try:
+        begin()
         # Not `app()`: that one catches interrupts and broken pipes itself, and leaves.
         with command.make_context("intentlog", list(arguments)) as context:
             code: int | None = command.invoke(context)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 from math import isfinite
+from struct import Struct
 from typing import Any, cast
 
 import msgspec
@@ -31,6 +32,7 @@ FORMAT_VERSION = 1
 APPLICATION_ID = 0x69746C67  # "itlg"
 CHAIN_BYTES = 16
 _NO_PAYLOAD = b"\xff" * 8
+_LENGTH = Struct(">Q").pack
 
 encode_record = msgspec.json.Encoder().encode
 decode_record = msgspec.json.Decoder(Record).decode
@@ -41,14 +43,11 @@ decode_operation = msgspec.msgpack.Decoder(Operation).decode
 
 def chain(previous: bytes, seq: int, branch: str, at: Instant, record: bytes, payload: bytes | None) -> bytes:
     """The branch's chain value after this record (see the header)."""
-    digest = blake2b(previous, digest_size=CHAIN_BYTES)
-    numbers = b"%d %d %d" % (seq, at.wall_ns, at.boot_ns)
-    for part in (numbers, at.boot_id.encode(), branch.encode(), record):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    digest.update(_NO_PAYLOAD if payload is None else len(payload).to_bytes(8, "big"))
-    digest.update(payload or b"")
-    return digest.digest()
+    numbers, boot, name = b"%d %d %d" % (seq, at.wall_ns, at.boot_ns), at.boot_id.encode(), branch.encode()
+    said = (_LENGTH(len(numbers)), numbers, _LENGTH(len(boot)), boot, _LENGTH(len(name)), name)
+    length = _NO_PAYLOAD if payload is None else _LENGTH(len(payload))
+    whole = b"".join((previous, *said, _LENGTH(len(record)), record, length, payload or b""))
+    return blake2b(whole, digest_size=CHAIN_BYTES).digest()
 
 
 def arguments_digest(arguments: bytes, key: bytes = b"") -> str:
@@ -95,7 +94,7 @@ def encode_value(value: object, bytes_max: int) -> bytes:
     """
     try:
         encoded = _encode(value)
-        if b"null" in encoded:  # how JSON writes a float that is not finite
+        if b"null" in encoded and value is not None:  # how JSON writes a float that is not finite
             plain: object = msgspec.to_builtins(value, enc_hook=_encode_model)
             _refuse_not_finite(plain)
     except RecursionError:
@@ -111,7 +110,7 @@ def encode_value(value: object, bytes_max: int) -> bytes:
 
 def _encode(value: object) -> bytes:
     try:
-        return msgspec.json.encode(value, enc_hook=_encode_model, order="deterministic")
+        return _encode_deterministic(value)
     except TypeError as error:
         if "Only dicts with str keys" not in str(error):
             raise
@@ -178,3 +177,6 @@ def _refuse_not_finite(value: object) -> None:
         parts = cast("list[object]", value)
     for part in parts:
         _refuse_not_finite(part)
+
+
+_encode_deterministic = msgspec.json.Encoder(enc_hook=_encode_model, order="deterministic").encode

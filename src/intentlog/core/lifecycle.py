@@ -296,10 +296,12 @@ def _unsettled(
     """Raise InDoubt; beside a REJECTED, that, with `effect_ran` unknown."""
     if operation.decided:
         return (yield from replay(plan, operation))
-    kind = operation.declaration.kind
+    recorded, kind = operation.declaration.kind, stricter(operation.declaration, plan.declaration).kind
     why = f"{kind} of {operation.tool} cannot settle it{' yet' if not_before_ns else ''}"
     if kind is EffectKind.KEYED:
         why += ": the receiver may have forgotten the key"
+    elif kind is not recorded:
+        why += f" (it was called as {recorded}, and the stricter declaration decides)"
     raise answers.in_doubt(plan.log, plan.intent_id, operation, why, not_before_ns) from cause
 
 

@@ -25,8 +25,7 @@ Invariants (tests, checks and docs cite these numbers)
         Pending or close.
     I6  `request_id` and arguments' digest are equal in all records of an operation; other arguments are an error.
     I7  At most one record of an effect in any one commit.
-    I8  After a commit whose fate is unknown nothing more is acknowledged and no call is made until its fate is
-        learnt or the log reopened.
+    I8  After a commit whose fate is unknown nothing more is acknowledged, and no call made, until it is learnt.
     I9  A decision is itself in the log: classification, probe answer, resolution, renewal, cancellation.
 """
 
@@ -351,6 +350,7 @@ _SETTLED = {
     r.Settlement.NOT_APPLIED: Event.ANSWERED,
     r.Settlement.SUPERSEDED: Event.SUPERSEDED,
 }
+_EVENTS = {one: Event(one.__name__) for one in r.INTENT_RECORDS if one is not r.Settled}
 
 
 def event_of(record: r.IntentRecord) -> Event:
@@ -359,7 +359,7 @@ def event_of(record: r.IntentRecord) -> Event:
         return _SETTLED[record.settlement]
     if isinstance(record, r.Committed) and record.read is not None:
         return Event.READ_COMMITTED
-    return Event(type(record).__name__)
+    return _EVENTS[type(record)]
 
 
 def apply(branch: Branch, operation: Operation | None, record: r.Record, seq: int, at: r.Instant) -> Change | Refusal:
@@ -373,7 +373,7 @@ def apply(branch: Branch, operation: Operation | None, record: r.Record, seq: in
         at: the store's stamp for it.
     """
     situation = Situation(branch, operation, record, at)
-    if isinstance(record, r.BranchRecord):
+    if isinstance(record, r.OfBranch):
         refusal = _first_refusal(BRANCH_TABLE[type(record)], situation)
         return refusal or Change(fold.branch(branch, record, at), ())
     event = event_of(record)
@@ -388,8 +388,8 @@ def apply(branch: Branch, operation: Operation | None, record: r.Record, seq: in
         return refusal
     operations = fold.operation(operation, record, rule.to, seq, at)
     dispatched = branch.dispatched or event is Event.DISPATCHED
-    latest_wall_ns = max(branch.latest_wall_ns, at.wall_ns)
-    return Change(replace(branch, latest_wall_ns=latest_wall_ns, dispatched=dispatched), operations)
+    latest = max(branch.latest_wall_ns, at.wall_ns)
+    return Change(replace(branch, latest_wall_ns=latest, dispatched=dispatched), operations)
 
 
 def _first_refusal(guards: tuple[Guard, ...], situation: Situation) -> Refusal | None:

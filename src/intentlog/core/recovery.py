@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Answer, Instant, Resolution, Verdict
-from intentlog.core.state import Branch, Dispatch, Operation
+from intentlog.core.state import Branch, Dispatch, Operation, State
 
 KEY_MARGIN_NS = 60 * 1_000_000_000  # a re-send must fit into the window with this to spare
 
@@ -92,6 +92,16 @@ def resolution(operation: Operation, declaration: Declaration, branch: Branch, n
         now: the clocks now.
     """
     return TABLE[doubt(operation)][declaration.kind][lever(operation, declaration, branch, now)]
+
+
+def resolution_untold(operation: Operation, branch: Branch, now: Instant) -> Resolution:
+    """The same, by who does not have the tool, and so does not know its present declaration.
+
+    A restart of a program that has it may have recorded that a person has to decide, because the tool is stricter by
+    now than what the call was declared as: that stands.
+    """
+    asked = any(i.resolution is Resolution.ASK_PERSON and i.state is State.DISPATCHED for i in operation.intents)
+    return Resolution.ASK_PERSON if asked else resolution(operation, operation.declaration, branch, now)
 
 
 def doubt(operation: Operation) -> Doubt:

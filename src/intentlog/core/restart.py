@@ -16,7 +16,7 @@ from intentlog.core.effects import Declaration, stricter
 from intentlog.core.machine import RESTART, Reason
 from intentlog.core.records import End, IntentState, Resolution, Verdict
 from intentlog.core.settling import ask, known, never_sent, superseded
-from intentlog.core.state import OPEN_STATES, Intent, Operation, State
+from intentlog.core.state import OPEN_STATES, Branch, Intent, Operation, State
 from intentlog.errors import BranchBusy, Fenced
 
 Present: TypeAlias = Callable[[str], Declaration | None]  # a tool's present declaration by name, if this program has it
@@ -151,7 +151,7 @@ def _conclude(
     """Append the classification of one open intent if it is new, and settle what it already settles."""
     never = intent.state is State.PENDING
     classification = Verdict.NEVER_SENT if never else Verdict.MAY_HAVE_BEEN_SENT
-    todo = recovery.resolution(operation, _declared(operation, present), view.branch, view.now)
+    todo = _todo(operation, present, view.branch, view.now)
     if (intent.classified, intent.resolution) != (classification, todo):
         record = r.Classified(
             attempt=intent.attempt,
@@ -181,7 +181,7 @@ def _probed(one: Classification, present: Present, *, certain: bool) -> Script[C
         yield from ask(one.intent_id, view, operation, _declared(operation, present), certain=certain)
     view = yield Load(one.intent_id.branch, one.intent_id.step)
     operation = known(view.operation)
-    todo = recovery.resolution(operation, _declared(operation, present), view.branch, view.now)
+    todo = _todo(operation, present, view.branch, view.now)
     return one._replace(resolution=todo, seq=operation.last_seq)
 
 
@@ -189,6 +189,12 @@ def _appended(branch: str, record: r.IntentRecord, before: Operation) -> Script[
     """Append; where another restart was faster, the operation as that one left it."""
     reply: Appended | Refused = yield Append(branch, record)
     return reply.view.operation or before
+
+
+def _todo(operation: Operation, present: Present, branch: Branch, now: r.Instant) -> Resolution:
+    if present(operation.tool) is None:
+        return recovery.resolution_untold(operation, branch, now)
+    return recovery.resolution(operation, _declared(operation, present), branch, now)
 
 
 def _declared(operation: Operation, present: Present) -> Declaration:

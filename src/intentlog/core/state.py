@@ -88,21 +88,29 @@ class Operation(Struct, frozen=True, array_like=True):
 
     def intent(self, attempt: int) -> Intent | None:
         """This attempt's intent, or None."""
-        return next((i for i in reversed(self.intents) if i.attempt == attempt), None)
+        for one in reversed(self.intents):
+            if one.attempt == attempt:
+                return one
+        return None
 
     def dispatch(self, number: int) -> Dispatch | None:
         """The dispatch of this number, or None."""
-        return next((d for d in reversed(self.dispatches) if d.number == number), None)
+        for one in reversed(self.dispatches):
+            if one.number == number:
+                return one
+        return None
 
     @property
     def open_dispatches(self) -> tuple[Dispatch, ...]:
         """Those without an outcome, oldest first."""
-        return tuple(d for d in self.dispatches if d.fate in OPEN_FATES)
+        if len(self.dispatches) == 1:  # by far the commonest
+            return self.dispatches if self.dispatches[0].fate in OPEN_FATES else ()
+        return tuple([d for d in self.dispatches if d.fate in OPEN_FATES])
 
     @property
     def is_open(self) -> bool:
         """Whether a restart has to look at it."""
-        return any(i.state in OPEN_STATES for i in self.intents)
+        return not OPEN_STATES.isdisjoint([one.state for one in self.intents])
 
     @property
     def verdict(self) -> r.Verdict:
@@ -120,7 +128,7 @@ class Operation(Struct, frozen=True, array_like=True):
 
     def calling(self, attempt: int) -> bool:
         """Whether a call of this attempt has not been seen to end."""
-        return any(d.attempt == attempt and d.fate is Fate.CALLING for d in self.dispatches)
+        return Fate.CALLING in [one.fate for one in self.dispatches if one.attempt == attempt]
 
 
 class Branch(Struct, frozen=True, array_like=True):

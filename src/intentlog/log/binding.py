@@ -14,19 +14,24 @@ from intentlog.log.secrecy import holds_mark, is_marked, texts_of
 from intentlog.log.values import Call, SecretMark, VolatileMark
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NO_TEXTS = frozenset[str]()
 
 
 class Bound(NamedTuple):
     """Arguments that fit and can be written down.
 
     Attributes:
-        arguments: all of them, with defaults.
+        args: by position, as given.
+        kwargs: by name, as given.
+        values: all of them by their names, with defaults.
         encoded: what is recorded.
         digest: over them, but for hidden ones: it identifies the operation together with its step.
         secrets: texts of hidden arguments, to be masked in whatever is kept of errors.
     """
 
-    arguments: inspect.BoundArguments
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    values: Mapping[str, Any]
     encoded: bytes
     digest: str
     secrets: frozenset[str]
@@ -59,6 +64,7 @@ class Signature:
             raise ToolMisdefined(f"{name}: a `Call` can only be its first parameter, given by position")
         kept = parameters[1:] if self.takes_call else parameters
         self.parameters = inspect.Signature(kept)
+        self._read_kinds(kept)
         self.returns = hints.get("return", Any)
         self._read_marks(name, {p.name: hints.get(p.name, Any) for p in kept})
         self.hints = {p.name: _collected(p, hints.get(p.name, Any)) for p in kept}
@@ -71,37 +77,58 @@ class Signature:
         Raises:
             ArgumentsNotRecordable: they do not fit, or cannot be written down, or are too large.
         """
+        values = self._values(args, kwargs)
+        try:
+            encoded = self._encode(values, bytes_max)
+        except codec.NotRecordable as error:
+            raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
+        secrets = _NO_TEXTS
+        if self._hidden:
+            secrets = frozenset(text for name in self._hidden for text in texts_of(values[name]))
+        return Bound(args, kwargs, values, encoded, codec.arguments_digest(encoded), secrets)
+
+    def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments by their names, with defaults. In the common case without `inspect`, which takes ten times."""
+        if self._is_simple and len(args) <= self._by_position:
+            values = {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
+            if len(values) == len(self._names) and self._given_once(args, kwargs):
+                return values
         try:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentsNotRecordable(f"the arguments do not fit the tool: {error}") from error
         bound.apply_defaults()
-        try:
-            encoded = self._encode(bound.arguments, bytes_max)
-        except codec.NotRecordable as error:
-            raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
-        hidden = self.secret | self.volatile
-        secrets = frozenset(text for name in hidden for text in texts_of(bound.arguments[name]))
-        return Bound(bound, encoded, codec.arguments_digest(encoded), secrets)
+        return bound.arguments
+
+    def _given_once(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        return not kwargs or all(self._places.get(name, -1) >= len(args) for name in kwargs)
+
+    def _read_kinds(self, parameters: list[inspect.Parameter]) -> None:
+        """What the common case needs: each parameter has a name to be given by, and they stand in order."""
+        self._names = tuple(p.name for p in parameters)
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._by_position = sum(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
+        simple = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        self._is_simple = all(p.kind in simple for p in parameters)
+        self._defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
     def _encode(self, arguments: Mapping[str, Any], bytes_max: int) -> bytes:
-        hidden = self.secret | self.volatile
-        kept = {name: value for name, value in arguments.items() if name not in hidden} if hidden else arguments
+        kept = {n: value for n, value in arguments.items() if n not in self._hidden} if self._hidden else arguments
         return codec.encode_value(kept, bytes_max)
 
-    def as_recorded(self, bound: Bound) -> inspect.BoundArguments:
+    def as_recorded(self, bound: Bound) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """The arguments as they were recorded, whatever the tool has done to them since; hidden ones as given.
 
         Raises:
             ValueError: they do not fit the tool's types.
         """
         try:
-            if self._encode(bound.arguments.arguments, len(bound.encoded)) == bound.encoded:
-                return bound.arguments
+            if self._encode(bound.values, len(bound.encoded)) == bound.encoded:
+                return bound.args, bound.kwargs
         except codec.NotRecordable:
             pass  # changed into something larger, or that cannot even be written
-        hidden = {name: bound.arguments.arguments[name] for name in self.secret | self.volatile}
-        return self.from_record(bound.encoded, hidden)
+        recorded = self.from_record(bound.encoded, {name: bound.values[name] for name in self._hidden})
+        return recorded.args, recorded.kwargs
 
     def from_record(self, encoded: bytes, hidden: Mapping[str, Any] | None = None) -> inspect.BoundArguments:
         """Recorded arguments, as their annotated types, with those that were not recorded.
@@ -123,8 +150,8 @@ class Signature:
         """Which arguments are hidden. A mark deeper inside a type could not be kept, so it is refused."""
         self.secret = frozenset(n for n, hint in hints.items() if is_marked(hint, SecretMark))
         self.volatile = frozenset(n for n, hint in hints.items() if is_marked(hint, VolatileMark))
-        hidden = self.secret | self.volatile
-        others = {n: hint for n, hint in {**hints, "return": self.returns}.items() if n not in hidden}
+        self._hidden = self.secret | self.volatile
+        others = {n: hint for n, hint in {**hints, "return": self.returns}.items() if n not in self._hidden}
         deeper = sorted(n for n, hint in others.items() if holds_mark(hint))
         if deeper:
             raise ToolMisdefined(

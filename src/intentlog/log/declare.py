@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import count, starmap
@@ -18,6 +18,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    cast,
     overload,
 )
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -37,14 +38,13 @@ from intentlog.errors import (
 )
 from intentlog.log.binding import Signature
 from intentlog.log.naming import check_name, check_template
+from intentlog.log.options import TIME_LIMIT, Errors, Options, as_tuple, check_types
 from intentlog.log.sameness import same_function
 from intentlog.log.values import Applied, Call, NotApplied, Retry, Unknown
 from intentlog.run.hands import Made
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Errors = type[Exception] | tuple[type[Exception], ...]
-TIME_LIMIT = timedelta(minutes=5)
 
 
 class _Vault:
@@ -62,7 +62,7 @@ class _Vault:
             return functions[handle](*args, **kwargs)
 
         def call_into(
-            handle: AnyTool, permission: actions.Call, box: Made, args: tuple[Any, ...], kwargs: dict[str, Any]
+            handle: AnyTool, permission: actions.Call, box: Made, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         ) -> None:
             """Call, and put what is returned into the box without a bytecode between: no signal can lose it."""
             if type(permission) is not actions.Call:
@@ -70,6 +70,8 @@ class _Vault:
             calls = starmap(partial(functions[handle], *args, **kwargs), ((),))
             box.begun = True
             box.values.extend(calls)
+            if not box.values:  # it raised StopIteration, which to `extend` is an end like another
+                raise StopIteration("raised by the tool")
 
         def alike(one: AnyTool, other: AnyTool) -> bool:
             asks = (one.prober, other.prober)
@@ -104,6 +106,7 @@ class AnyTool:
         is_async: whether it is an `async def`.
         signature: its arguments and result.
         prober: its probe, or None.
+        declaration: what Pending records of it.
         number: its number among the tools of this process.
     """
 
@@ -121,9 +124,10 @@ class AnyTool:
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, scope)
         self.prober: Prober | None = None
-        self._rejects = _as_tuple(options.rejects)
-        self._not_sent = _as_tuple(options.not_sent)
+        self._rejects = as_tuple(options.rejects)
+        self._not_sent = as_tuple(options.not_sent)
         self._check()
+        self.declaration = self._declared()
         VAULT.keep(self, function)
         self.number = next(_numbers)
         _KNOWN[self.number] = self
@@ -140,6 +144,12 @@ class AnyTool:
             """Refuse. Raises `UnguardedCall`; the effect does not run."""
             del args, kwargs
             raise UnguardedCall(f"{self.name} is a guarded tool and was called directly")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set what is declared, until it is a tool: no other effect class is put on it afterwards."""
+        if "number" in vars(self):
+            raise ToolMisdefined(f"{self.name} is declared; {name} cannot be changed", remedy="declare another tool.")
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"<tool {self.name} {self.effect.kind}>"
@@ -168,9 +178,7 @@ class AnyTool:
             return ErrorKind.REJECTED
         return ErrorKind.AMBIGUOUS
 
-    @property
-    def declaration(self) -> Declaration:
-        """What Pending records of it."""
+    def _declared(self) -> Declaration:
         return Declaration(
             kind=self.effect.kind,
             time_limit_ns=nanoseconds(self.time_limit),
@@ -187,7 +195,8 @@ class AnyTool:
         if inspect.iscoroutinefunction(function) and not self.is_async:
             raise ToolMisdefined(f"{self.name}: the probe of a plain tool must be plain")
         takes_call = Signature(function, scope, records_result=False).takes_call
-        self.prober = Prober(function, takes_call=takes_call)
+        vars(self)["prober"] = Prober(function, takes_call=takes_call)
+        vars(self)["declaration"] = self._declared()
 
     def _check(self) -> None:
         name, parameters = self.name, self.signature.parameters.parameters
@@ -230,19 +239,6 @@ class Prober(NamedTuple):
 
     function: Callable[..., Any]
     takes_call: bool
-
-
-class Options(NamedTuple):
-    """What `@tool(...)` was given."""
-
-    effect: Effect
-    name: str | None
-    step: str | None
-    rejects: Errors
-    not_sent: Errors
-    time_limit: timedelta
-    retry: Retry | None
-    durability: Durability
 
 
 class Decorator(Protocol):
@@ -324,7 +320,7 @@ def tool(  # noqa: PLR0913 - a declaration names what it declares
     if durability is None:
         durability = Durability.EVENTUAL if effect == READ else Durability.IMMEDIATE
     options = Options(effect, name, step, rejects, not_sent, time_limit, retry, durability)
-    _check_types(options)
+    check_types(options)
     if function is not None:
         return _declare(function, _scope(2), options)
 
@@ -334,25 +330,13 @@ def tool(  # noqa: PLR0913 - a declaration names what it declares
     return decorate
 
 
-def _check_types(options: Options) -> None:
-    wanted = {"effect": Effect, "time_limit": timedelta, "durability": Durability}
-    optional = {"name": str, "step": str, "retry": Retry}
-    for field, value in options._asdict().items():
-        kind = wanted.get(field) or optional.get(field)
-        if kind is None or isinstance(value, kind) or (field in optional and value is None):
-            continue
-        hint = " (KEYED and QUERYABLE are given their time: KEYED(window=...))" if field == "effect" else ""
-        raise ToolMisdefined(f"{field}= takes a {kind.__name__}, not {value!r}{hint}")
-
-
 def _declare(function: Callable[..., Any], scope: dict[str, Any], options: Options) -> AnyTool:
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         raise ToolMisdefined(f"{function!r} is not a function defined with def")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolMisdefined(f"{function.__name__} is a generator; a tool returns one value")
-    if inspect.iscoroutinefunction(function):
-        return AsyncTool[..., Any](function, scope, options)
-    return Tool[..., Any](function, scope, options)
+    kind = cast("type[AnyTool]", AsyncTool if inspect.iscoroutinefunction(function) else Tool)
+    return kind(function, scope, options)
 
 
 def known_tool(name: str, *, collect: bool = False) -> AnyTool | None:
@@ -372,14 +356,6 @@ def _alive(name: str) -> list[AnyTool]:
 
 def _differ(found: list[AnyTool]) -> bool:
     return any(not VAULT.alike(found[-1], one) for one in found[:-1])
-
-
-def _as_tuple(errors: Errors) -> tuple[type[Exception], ...]:
-    given: tuple[Any, ...] = errors if isinstance(errors, tuple) else (errors,)
-    for one in given:
-        if not (isinstance(one, type) and issubclass(one, Exception)):
-            raise ToolMisdefined(f"rejects= and not_sent= take exception types, not {one!r}")
-    return given
 
 
 def _scope(depth: int) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from intentlog import failpoints
 from intentlog.core import codec, lifecycle, restart
 from intentlog.core.actions import IntentId, Outcome, Plan, Script
-from intentlog.core.effects import nanoseconds
+from intentlog.core.effects import Declaration, EffectKind, nanoseconds
 from intentlog.core.records import End
+from intentlog.core.state import Operation
 from intentlog.errors import (
     ArgumentDrift,
     ArgumentsNotRecordable,
@@ -111,6 +112,7 @@ class Engine(Deciding):
         self.tools = Toolbox()
         self.is_closing = False
         self._numbers = count(1)
+        self._declarations: dict[int, tuple[Declaration, Declaration]] = {}
         self._attempts: WeakValueDictionary[str, AttemptState] = WeakValueDictionary()
 
     # --- guarded calls -----------------------------------------------------------------------------------------
@@ -151,15 +153,19 @@ class Engine(Deciding):
             raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
         payloads = self.payloads(attempt.branch)
-        try:
-            arguments, digest = payloads.sealed(bound.encoded), payloads.digest(bound.encoded)
-        except codec.NotRecordable as error:
-            raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
-        attempt.secrets |= bound.secrets
+        arguments, digest = bound.encoded, bound.digest
+        if payloads.codec:
+            try:
+                arguments, digest = payloads.sealed(bound.encoded), payloads.digest(bound.encoded)
+            except codec.NotRecordable as error:
+                raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
+        if bound.secrets:
+            attempt.secrets |= bound.secrets
         step, unnamed = attempt.steps.begin(usable, bound, given)
         intent = IntentId.of(attempt.branch, attempt.number, step)
         attempt.visited.add(step)
-        if any((i.branch, i.step) == (intent.branch, step) for i in running.get()):
+        inside = running.get()
+        if inside and (attempt.branch, step) in [(one.branch, one.step) for one in inside]:
             attempt.steps.end(usable, unnamed, decided=False, drifted=True)
             raise StepRequired(f"{usable.name} is called under the step that it is running in", intent_id=intent)
         plan = Plan(
@@ -167,7 +173,7 @@ class Engine(Deciding):
             intent_id=intent,
             salt=self.store.salt,
             tool=usable.name,
-            declaration=replace(usable.declaration, grace_ns=nanoseconds(self.settings.dispatch_grace)),
+            declaration=self._with_grace(usable),
             arguments=arguments,
             digest=digest,
             kind_of=usable.kind_of,
@@ -190,6 +196,14 @@ class Engine(Deciding):
             ToolHands(usable, bound, payloads),
             lambda: attempt.steps.end(usable, unnamed, decided=False, drifted=False),
         )
+
+    def _with_grace(self, handle: AnyTool) -> Declaration:
+        """What a tool declares, with the grace of this log; made once."""
+        plain, declared = self._declarations.get(handle.number, (None, None))
+        if plain is not handle.declaration or declared is None:  # new, or it got a probe since
+            declared = replace(handle.declaration, grace_ns=nanoseconds(self.settings.dispatch_grace))
+            self._declarations[handle.number] = handle.declaration, declared
+        return declared
 
     def closing(self, attempt: AttemptState, error: BaseException | None) -> Script[End]:
         """The script that closes an attempt, left with this exception or none."""
@@ -256,7 +270,7 @@ class Engine(Deciding):
         if end is not End.COMPLETED or attempt.number == 1:
             return
         operations = self.store.operations(attempt.branch, open_only=False)
-        missed = sorted({o.step for _, o in operations if o.decided and not o.renewed} - attempt.visited)
+        missed = sorted({o.step for _, o in operations if _matters_again(o)} - attempt.visited)
         if missed:
             self.observer.unvisited(attempt.branch, missed)
 
@@ -264,6 +278,11 @@ class Engine(Deciding):
     def counters(self) -> Counters:
         """Commits and syncs so far."""
         return self.store.counters
+
+
+def _matters_again(operation: Operation) -> bool:
+    """Whether it is done, and doing it again under another name would do something outside."""
+    return operation.decided is not None and not operation.renewed and operation.declaration.kind is not EffectKind.READ
 
 
 def _watched(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, cast
@@ -51,7 +51,7 @@ class ToolHands:
         """See `run.hands.Hands.call_async`."""
         token = running.set((*running.get(), action.intent_id))
         try:
-            async with asyncio.timeout(self._tool.time_limit.total_seconds()):
+            async with _timeout(self._tool.time_limit.total_seconds()):
                 args, kwargs = self._arguments(action)
                 return await VAULT.call(self._tool, action, *args, **kwargs)
         finally:
@@ -76,7 +76,7 @@ class ToolHands:
     async def _probe_async(self, action: actions.Probe, asked: Callable[[], Any]) -> Found:
         token = running.set((*running.get(), action.intent_id))
         try:
-            async with asyncio.timeout(self._tool.time_limit.total_seconds()):
+            async with _timeout(self._tool.time_limit.total_seconds()):
                 answer = await asked()
         except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
@@ -111,30 +111,35 @@ class ToolHands:
         deadline = time.monotonic() + self._tool.time_limit.total_seconds()
         return Call(request_id, intent, dispatch_no, deadline)
 
-    def _arguments(self, action: actions.Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, action: actions.Call) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         if self._bound is None:
             msg = "a recovery calls no tool"
             raise AssertionError(msg)
-        bound = self._bound.arguments
+        args, kwargs = self._bound.args, self._bound.kwargs
         if self._called:  # a repeat goes out with the recorded arguments, whatever the first call did to them
-            bound = self._tool.signature.as_recorded(self._bound)
+            args, kwargs = self._tool.signature.as_recorded(self._bound)
         self._called = True
-        if not self._tool.signature.takes_call:
-            return bound.args, bound.kwargs
-        call = self._call_of(action.intent_id, action.request_id, action.dispatch_no)
-        return (call, *bound.args), bound.kwargs
+        if self._tool.signature.takes_call:
+            args = (self._call_of(action.intent_id, action.request_id, action.dispatch_no), *args)
+        return args, kwargs
 
     def _probe_arguments(
         self, action: actions.Probe, recorded: bytes | None, *, takes_call: bool
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         if self._bound is not None:
-            bound = self._tool.signature.as_recorded(self._bound)
+            args, kwargs = self._tool.signature.as_recorded(self._bound)
         else:
             bound = self._tool.signature.from_record(self._payloads.opened(recorded or b"{}"))
-        args, kwargs = bound.args, bound.kwargs
+            args, kwargs = bound.args, bound.kwargs
         if takes_call:
             args = (self._call_of(action.intent_id, action.request_id, action.dispatch_no), *args)
         return args, kwargs
+
+
+def _timeout(seconds: float) -> AbstractAsyncContextManager[object]:
+    from asyncio import timeout
+
+    return timeout(seconds)
 
 
 def _marked(intent: IntentId, function: Callable[[], Any]) -> Any:

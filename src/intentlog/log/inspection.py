@@ -75,6 +75,8 @@ class Inspection:
 
     def _todo(self, operation: Operation, view: BranchView) -> Resolution:
         """What is to be done about an operation now, by what was declared and what this program declares."""
+        if self.tools.declaration_of(operation.tool) is None:
+            return recovery.resolution_untold(operation, view.branch, view.now)
         return recovery.resolution(operation, self._declared(operation), view.branch, view.now)
 
     def _declared(self, operation: Operation) -> Declaration:

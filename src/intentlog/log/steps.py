@@ -40,10 +40,10 @@ class Steps:
             StepRequired: unnamed calls of one tool in parallel, or from inside a tool.
             ArgumentsNotRecordable: the name cannot be written down.
         """
-        if given is not None:
-            return check_name("step", given, slash=False), None
+        if given is not None:  # and was checked where it was given
+            return given, None
         if handle.step is not None:
-            return fill_template(handle.step, bound.arguments.arguments), None
+            return fill_template(handle.step, bound.values), None
         if running.get():
             raise StepRequired(f"{handle.name} is called from inside a tool ({running.get()[-1]})")
         with self._lock:

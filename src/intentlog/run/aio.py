@@ -1,4 +1,8 @@
-"""The driver on an event loop. The store is used by one writer thread; plain tools run in threads of their own.
+"""The driver on an event loop. It owns the queue of what waits for a commit; plain tools run in threads of their own.
+
+One batch is committed at a time, by one writer thread, which wakes the loop once for all of it. A batch of one or two
+records is committed on the loop itself, as long as the disk syncs faster than a thread is woken. Reads are made on the
+loop: they are of indexed rows, and no writer is waited for.
 
 Cancellation never leaves a record's fate unknown: an append that was begun is waited for, and the script is told what
 became of it. A call in a thread cannot be stopped: the caller gets the cancellation at once, and the script goes on
@@ -11,8 +15,11 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from intentlog import failpoints
@@ -21,8 +28,10 @@ from intentlog.core.actions import (
     Append,
     Appended,
     Call,
+    Deferred,
     Fetch,
     Interrupted,
+    Load,
     NotMade,
     Probe,
     Probed,
@@ -36,10 +45,26 @@ from intentlog.core.actions import (
 from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty, StoreAction
-from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, made, probed
+from intentlog.run.group import Member, take
+from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, its_own, made, probed
+from intentlog.run.signals import held_back
 
 NO_HANDS = NoHands()
 logger = logging.getLogger("intentlog")
+
+QUEUE_MAX = 16_384  # records that wait for a commit; who comes then waits for room
+INLINE_RECORDS_MAX = 2
+INLINE_COMMIT_S = 0.000_4  # a wake-up of the writer and one of the loop cost a quarter of it
+TAKEN_FOR_SLOW_S = 0.002  # what a slower commit counts for: one burst must not keep the loop from trying again
+
+
+class _Landing(asyncio.Future[None]):
+    """Done when a commit is. Who waits for it and is cancelled is so afterwards: the record's fate comes first."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Not now; the task remembers that it was asked to."""
+        del msg
+        return False
 
 
 class _StillCalling(BaseException):
@@ -58,8 +83,14 @@ class AioDriver:
         self._duty = duty
         self._clock = clock
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-writer")
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-reader")
         self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
         self._loop = asyncio.get_running_loop()
+        self._queue: deque[Member] = deque()
+        self._is_committing = False  # a batch is under way, or about to be taken
+        self._commit_s = 0.0  # how long a small commit takes: a moving mean
+        self._room = asyncio.Event()
+        self._room.set()
         self._tails: set[asyncio.Task[None]] = set()
         self._active = 0  # scripts being driven for a caller
         self._closed = False
@@ -105,9 +136,9 @@ class AioDriver:
         return result
 
     async def store(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run a blocking store function on the writer thread; a cancellation waits for it."""
+        """Run what may take long in a thread that no commit waits for; a cancellation waits for it."""
         self.check()
-        future = asyncio.get_running_loop().run_in_executor(self._writer, function, *arguments)
+        future = asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
         return await _to_its_end(future)
 
     def check(self) -> None:
@@ -118,7 +149,10 @@ class AioDriver:
         loop = asyncio.get_running_loop()
         if loop is not self._loop and self._loop.is_running():
             raise ToolMisdefined("an AsyncLog is for the tasks of one event loop", remedy="open it in that loop.")
-        self._loop = loop
+        if loop is not self._loop:  # the tasks of the one before are gone, and whatever they waited for
+            self._loop = loop
+            self._queue.clear()
+            self._is_committing = False
 
     async def wait_for_calls(self) -> None:
         """Wait for running calls, and for those that run on after their callers were cancelled."""
@@ -134,6 +168,7 @@ class AioDriver:
         """Let the threads go."""
         self._closed = True
         self._callers.shutdown(wait=False)
+        self._reader.shutdown(wait=False)
         self._writer.shutdown(wait=False)
 
     async def _drive(
@@ -188,15 +223,87 @@ class AioDriver:
             case _:
                 return await self._store_action(action)
 
+    # --- the store ---------------------------------------------------------------------------------------------
+
     async def _store_action(self, action: StoreAction) -> Any:
-        future = asyncio.get_running_loop().run_in_executor(self._writer, self._duty.do, action)
+        if isinstance(action, Append):
+            return await self._append(action)
+        if isinstance(action, Load) and self._duty.waits(action.branch, action.step):
+            for member in self._duty.flushing(action.branch, self._join):
+                if member.landing is not None:
+                    await member.landing
+                member.result()
+        return self._duty.do(action)
+
+    async def _append(self, entry: Append) -> Appended | Refused | Deferred:
+        cancelled: asyncio.CancelledError | None = None
         try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError as cancelled:
-            reply = await _learnt(future)
-            if isinstance(action, Append) and isinstance(reply, Appended | Refused):
-                raise Interrupted([reply], cancelled) from None
-            raise
+            while len(self._queue) >= QUEUE_MAX:
+                self._room.clear()
+                await self._room.wait()
+        except asyncio.CancelledError as error:
+            raise Interrupted(None, error) from None
+        member = self._duty.admit(entry, self._join)
+        if member is None:
+            return Deferred()
+        if member.landing is not None:
+            try:
+                await member.landing
+            except asyncio.CancelledError as error:
+                cancelled = error
+        reply = self._duty.reply(entry, member)
+        if cancelled is not None:
+            raise Interrupted([reply] if isinstance(reply, Appended | Refused) else None, cancelled) from None
+        return reply
+
+    def _join(self, member: Member) -> None:
+        member.landing = _Landing(loop=self._loop)
+        self._queue.append(member)
+        if not self._is_committing:
+            self._is_committing = True
+            self._loop.call_soon(self._launch)
+
+    def _launch(self) -> None:
+        """Commit what waits: here, if that is quick, else on the writer's thread."""
+        batch = take(self._queue)
+        self._room.set()
+        if not batch:
+            self._is_committing = False
+        elif len(batch) <= INLINE_RECORDS_MAX and self._commit_s <= INLINE_COMMIT_S and not self._duty.store.upkeep_due:
+            try:
+                with held_back():
+                    self._commit(batch)
+            finally:
+                self._landed(batch)
+        else:
+            self._writer.submit(self._commit_and_wake, batch, self._loop)
+
+    def _commit(self, batch: list[Member]) -> None:
+        started = time.perf_counter()
+        try:
+            self._duty.commit(batch)
+        except BaseException as error:  # noqa: BLE001 - each waiter is told; here is nobody to raise it to
+            for member in batch:
+                if not member.is_done:
+                    member.error = error
+        if len(batch) <= INLINE_RECORDS_MAX:
+            took_s = min(time.perf_counter() - started, TAKEN_FOR_SLOW_S)
+            self._commit_s += (took_s - self._commit_s) / 8
+
+    def _commit_and_wake(self, batch: list[Member], loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._commit(batch)
+            self._duty.upkeep()
+        finally:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+                loop.call_soon_threadsafe(self._landed, batch)
+
+    def _landed(self, batch: list[Member]) -> None:
+        """Wake all who wait for the batch, and take the next one when they had their turn."""
+        for member in batch:
+            if member.landing is not None and not member.landing.done():
+                member.landing.set_result(None)
+        self._loop.call_soon(self._launch)
 
     async def _call(self, action: Call, hands: Hands) -> Returned | Raised | NotMade:
         if not hands.is_async:
@@ -207,7 +314,7 @@ class AioDriver:
         try:
             value = await hands.call_async(action)
         except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
-            reply: Returned | Raised = Raised(error)
+            reply: Returned | Raised = Raised(its_own(error))
         else:
             reply = Returned(value)
         failpoints.reached(failpoints.AFTER_CALL)

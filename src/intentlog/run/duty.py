@@ -1,5 +1,7 @@
 """What both drivers do with a store: read, append between two failpoints, and keep EVENTUAL records for later.
 
+Appends of several callers share a commit (`run.group`).
+
 EVENTUAL records wait in memory and travel in the commit of their branch's next record, so that they cost none of their
 own; a crash loses them and the program repeats the read (I5).
 """
@@ -7,7 +9,7 @@ own; a crash loses them and the program repeats the read (I5).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import RLock
+from threading import Lock
 from typing import Any
 
 from intentlog import failpoints
@@ -19,7 +21,6 @@ from intentlog.core.actions import (
     Deferred,
     Fetch,
     FetchError,
-    Interrupted,
     Load,
     LoadBranch,
     Refused,
@@ -27,6 +28,7 @@ from intentlog.core.actions import (
 from intentlog.core.records import Durability
 from intentlog.errors import LogClosed, LogUnavailable
 from intentlog.ports import Observer, Store
+from intentlog.run.group import GroupCommit, Member, commit_together
 from intentlog.run.signals import held_back
 
 WAITING_MAX = 256  # of one branch; so many are written together
@@ -45,7 +47,9 @@ class Duty:
         self._holds = holds  # whether an owner of this process (`store.owner` + "." + a number) holds its branch
         self._observer = observer
         self._waiting: dict[str, list[Append]] = {}
-        self._lock = RLock()
+        self._sending: dict[str, list[Member]] = {}  # those that carry what waited, until it is written
+        self._lock = Lock()
+        self._group = GroupCommit(self.commit, self.upkeep)
         self._closed = False
 
     def do(self, action: StoreAction) -> Any:
@@ -54,7 +58,7 @@ class Duty:
             case Append():
                 return self.append(action)
             case Load(branch, step, generation):
-                if self._waits(branch, step):
+                if self.waits(branch, step):
                     self.flush(branch)
                 return self.store.view(branch, step, generation)
             case LoadBranch(branch):
@@ -66,8 +70,26 @@ class Duty:
                 stored = self.store.record(seq)
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
 
+    # --- appending ---------------------------------------------------------------------------------------------
+
     def append(self, entry: Append) -> Appended | Refused | Deferred:
-        """Append one record, with what waits for its branch; or let it wait, if it is EVENTUAL."""
+        """Append one record, with what waits for its branch and with others' records; or let it wait, if EVENTUAL."""
+        member = self.admit(entry, self._group.join)
+        if member is None:
+            return Deferred()
+        self._group.finish(member)
+        return self.reply(entry, member)
+
+    def admit(self, entry: Append, join: Callable[[Member], None]) -> Member | None:
+        """What shall be committed for an entry; None: it is EVENTUAL and waits.
+
+        Args:
+            entry: the record.
+            join: called with the member, before the log can be closed.
+
+        Raises:
+            LogUnavailable, LogClosed, WrongProcess: nothing was written.
+        """
         self.store.check_process()  # a forked child may find the lock held by a thread that it does not have
         if not self.store.owner:  # what waits could never be written
             raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
@@ -77,46 +99,121 @@ class Duty:
             if entry.durability is Durability.EVENTUAL:
                 waiting = self._waiting.setdefault(entry.branch, [])
                 waiting.append(entry)
-                if len(waiting) >= WAITING_MAX:
-                    self._write(entry.branch)
-                return Deferred()
-            reply = self._write(entry.branch, entry)[-1]
+                if len(waiting) < WAITING_MAX:
+                    return None
+                member = self._with_waiting(entry.branch)
+            else:
+                member = self._with_waiting(entry.branch, entry)
+            join(member)
+            return member
+
+    def reply(self, entry: Append, member: Member) -> Appended | Refused | Deferred:
+        """What an entry's member came to, for who appended it. Raises what kept it from being written."""
+        reply = member.result()[-1]
+        if entry.durability is Durability.EVENTUAL:
+            return Deferred()
         if isinstance(reply, Appended) and isinstance(entry.record, r.Committed):
             self._tell_contradiction(entry, reply)
         return reply
 
+    def commit(self, members: Sequence[Member]) -> None:
+        """Commit a batch, and let each of its members know. To be followed by `upkeep`, when they were woken.
+
+        Raises:
+            Interrupted: by a signal's exception; those that are not done were not written.
+        """
+        try:
+            commit_together(self._commit, members)
+        finally:
+            if self._sending:
+                self._settle(members)
+
+    def upkeep(self) -> None:
+        """Do the store's upkeep, if it is due."""
+        if self.store.upkeep_due:
+            self.store.upkeep()
+
     def flush(self, branch: str | None = None) -> None:
-        """Write the EVENTUAL records of one branch, or of all, now."""
+        """Write the EVENTUAL records of one branch, or of all, now; return when all of them are written."""
         self.store.check_process()
-        with held_back(), self._lock:  # an interrupt in between would lose what waits, or write it twice
-            for one in [branch] if branch is not None else list(self._waiting):
-                if one in self._waiting:
-                    self._write(one)
+        with held_back():  # an interrupt in between would lose what waits, or write it twice
+            members = self.flushing(branch, self._group.join)
+            errors: list[BaseException] = []
+            for member in members:  # each, whatever becomes of the others: it may be its turn to lead
+                try:
+                    self._group.finish(member)
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+
+    def flushing(self, branch: str | None, join: Callable[[Member], None]) -> list[Member]:
+        """What `flush` waits for: when these are committed, so is everything that waited or was on its way."""
+        with self._lock:
+            if not (self._waiting or self._sending):
+                return []
+            members: list[Member] = []
+            for one in [branch] if branch is not None else [*{*self._waiting, *self._sending}]:
+                earlier = [effect for member in self._sending.get(one, ()) for effect in member.effects]
+                member = self._with_waiting(one)
+                member.effects.extend(earlier)  # so that it goes into a later commit than they do
+                join(member)
+                members.append(member)
+            return members
 
     def close(self) -> None:
         """Write what waits, and take nothing more: what is acknowledged while a log is closed would be lost.
 
         Raises what the store raises; what could not be written is told by that, and forgotten.
         """
-        with held_back(), self._lock:
+        with held_back():
+            with self._lock:
+                self._closed = True
             try:
                 self.flush()
             finally:
-                self._closed = True
                 self._waiting.clear()
 
-    def _write(self, branch: str, *entries: Append) -> list[Appended | Refused]:
-        """Write what waits for a branch, and these after it; if nothing was written, it waits on."""
-        waiting = self._waiting.pop(branch, [])
-        try:
-            return self._commit([*waiting, *entries])
-        except BaseException as error:
-            landed = isinstance(error, Interrupted) and error.replies
-            if waiting and not landed:
-                self._waiting[branch] = waiting
-            raise
+    def waits(self, branch: str, step: str) -> bool:
+        """Whether a record of this step is not yet in the store, and `flush` would write it."""
+        if not (self._waiting or self._sending):
+            return False
+        with self._lock:
+            entries = [*self._waiting.get(branch, ())]
+            for member in self._sending.get(branch, ()):
+                entries.extend(member.entries)
+        return any(getattr(entry.record, "step", None) == step for entry in entries)
+
+    def _with_waiting(self, branch: str, *entries: Append) -> Member:
+        """The member that takes these, behind what waits for the branch. The caller holds the lock."""
+        waiting = self._waiting.pop(branch, None)
+        if waiting is None:
+            return Member([*entries])
+        member = Member([*waiting, *entries])
+        self._sending.setdefault(branch, []).append(member)
+        return member
+
+    def _settle(self, members: Sequence[Member]) -> None:
+        """Forget what was sent; if nothing of it was written, it waits on.
+
+        One that is not done will be committed by whoever leads next; but for the first, whose caller was interrupted.
+        """
+        with self._lock:
+            for member in members:
+                branch = member.entries[0].branch if member.entries else ""
+                sending = self._sending.get(branch, [])
+                if member not in sending or not (member.is_done or member is members[0]):
+                    continue
+                sending.remove(member)
+                if not sending:
+                    del self._sending[branch]
+                if member.replies is None and not self._closed:
+                    waiting = [one for one in member.entries if one.durability is Durability.EVENTUAL]
+                    self._waiting[branch] = [*waiting, *self._waiting.get(branch, ())]
 
     def _commit(self, entries: Sequence[Append]) -> list[Appended | Refused]:
+        if not failpoints.are_armed():
+            return self.store.append(entries)
         kinds = [type(entry.record).__name__ for entry in entries]
         for kind in kinds:
             failpoints.reached(failpoints.BEFORE[kind])
@@ -125,9 +222,7 @@ class Duty:
             failpoints.reached(failpoints.AFTER[kind])
         return replies
 
-    def _waits(self, branch: str, step: str) -> bool:
-        waiting = self._waiting.get(branch, ())
-        return any(getattr(entry.record, "step", None) == step for entry in waiting)
+    # --- reading -----------------------------------------------------------------------------------------------
 
     def branch_view(self, branch: str) -> BranchView:
         """The store's view; of this process' own attempts, whether they are held."""

@@ -105,6 +105,12 @@ def made(action: Call, box: Made, raised: BaseException | None) -> Returned | Ra
     return NotMade(f"{type(raised).__name__} came before it: {raised}")
 
 
+def its_own(error: BaseException) -> BaseException:
+    """The error that an async tool raised; Python puts another in the place of a StopIteration."""
+    cause = error.__cause__
+    return cause if type(error) is RuntimeError and isinstance(cause, StopIteration | StopAsyncIteration) else error
+
+
 def probed(found: Found, started: Instant) -> Probed:
     """The reply to a probe."""
     return Probed(found.answer, found.value, found.error, started)

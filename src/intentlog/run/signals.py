@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -21,9 +22,10 @@ FIRST_REAL_TIME = 32  # those from here on are for programs among themselves; no
 _NUMBERS = tuple(
     sorted(int(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} if n < FIRST_REAL_TIME)
 )
-# The standard library wraps both to make enums of numbers, which takes twenty times as long as what they do.
-_get: Callable[[int], object] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-_set: Callable[[int, Handler], object] = getattr(signal.signal, "__wrapped__", signal.signal)
+# The module `signal` wraps both to make enums of numbers, which takes twenty times as long as what they do.
+_plain = import_module("_signal")
+_get: Callable[[int], object] = _plain.getsignal
+_set: Callable[[int, Handler], object] = _plain.signal
 
 
 @contextmanager
@@ -51,9 +53,8 @@ class Signals:
         if not self._is_main:
             return
         try:
-            for number in _NUMBERS:
-                handler = _get(number)
-                if callable(handler) and number not in self._held:
+            for number, handler in zip(_NUMBERS, map(_get, _NUMBERS), strict=True):
+                if handler.__class__ is not int and callable(handler) and number not in self._held:
                     self._held[number] = handler
                     _set(number, self._note)
         except BaseException:

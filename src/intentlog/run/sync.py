@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 import time
@@ -153,6 +152,8 @@ class SyncDriver:
 
 def _awaited(coroutine: Coroutine[Any, Any, Found]) -> Found:
     """What an async probe answers; nothing, where this thread's own event loop would have to wait for it."""
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

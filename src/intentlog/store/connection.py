@@ -34,8 +34,16 @@ class Connection(Protocol):
         """Run statements; prepared ones are kept."""
         ...
 
+    def executemany(self, statements: str, sequence_of_bindings: Sequence[Sequence[Any]]) -> Cursor:
+        """Run one statement with each of these bindings."""
+        ...
+
     def pragma(self, name: str, value: Any = None) -> Any:
         """Set or read a pragma."""
+        ...
+
+    def data_version(self) -> int:
+        """Differs after each commit, of this connection or, seen when a transaction begins, of another."""
         ...
 
     def config(self, op: int, *args: Any) -> int:

@@ -49,16 +49,10 @@ class Locks:
         """Whether this process has the keeper's role."""
         return self._keeper is not None
 
-    def held(self) -> bool:
-        """Whether others can still see that this owner is alive: its lock file is the one that it holds."""
-        if self._held is None:
-            return False
-        try:
-            return os.path.samestat(os.fstat(self._held), self._path(self.owner).stat())
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True  # it cannot be seen from here any more (dropped rights); others may see it still
+    @property
+    def owner_file(self) -> Path:
+        """The lock file by which others see that this owner is alive."""
+        return self._path(self.owner)
 
     def lives(self, owner: str) -> bool:
         """Whether the log that this owner opened is still open, in a process that still lives."""

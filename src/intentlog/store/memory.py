@@ -15,7 +15,7 @@ from intentlog.core.records import Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.errors import LogClosed, LogPoisoned
 from intentlog.ports import BranchRows, Clock, Counters
-from intentlog.store.staging import stage
+from intentlog.store.staging import OperationKey, Staged, stage
 
 
 class _Image(NamedTuple):
@@ -68,15 +68,13 @@ class _Rows:
     def branch(self, branch: str) -> Branch | None:
         return self.image.branches.get(branch)
 
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
-        return self.image.operations.get((branch, step, generation))
+    def operation(self, key: OperationKey) -> Operation | None:
+        return self.image.operations.get(key)
 
-    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
-        del record
-        self.image.events[stored.seq] = stored
-        self.image.branches[stored.branch] = branch
-        for operation in operations:
-            self.image.operations[stored.branch, operation.step, operation.generation] = operation
+    def write(self, staged: Staged) -> None:
+        self.image.events.update({stored.seq: stored for stored, _ in staged.events})
+        self.image.branches.update(staged.branches)
+        self.image.operations.update(staged.operations)
 
 
 class MemoryStore:
@@ -114,9 +112,10 @@ class MemoryStore:
         """See `ports.Store.append`."""
         self._check()
         rows = _Rows(self._disk.live)
-        replies = stage(rows, entries, self._clock.now())
-        if not any(isinstance(reply, Appended) for reply in replies):
-            return replies
+        staged = stage(rows, entries, self._clock.now())
+        rows.write(staged)
+        if not staged.events:
+            return staged.replies
         try:
             self._disk.io()
             self._disk.live = rows.image
@@ -127,7 +126,12 @@ class MemoryStore:
             raise LogPoisoned(f"a commit failed, its fate is unknown: {error}") from error
         self._commits += 1
         self._syncs += 1
-        return replies
+        return staged.replies
+
+    upkeep_due = False
+
+    def upkeep(self) -> None:
+        """See `ports.Store.upkeep`: there is nothing to do."""
 
     def view(self, branch: str, step: str, generation: int | None = None) -> View:
         """See `ports.Store.view`."""

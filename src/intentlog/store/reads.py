@@ -20,7 +20,7 @@ from intentlog.core.records import Instant, Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.errors import LogClosed, LogDamaged, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import BranchRows, Clock
-from intentlog.store import schema
+from intentlog.store import opening, schema
 from intentlog.store.connection import Connection
 
 _HISTORY_PAGE = 1_000
@@ -57,7 +57,7 @@ def reading(path: Path) -> Generator[None]:
 
 
 class SqliteReads(ABC):
-    """Reads of one log. Safe from several threads: each waits for its turn."""
+    """Reads of one log, on a connection of their own: no writer is waited for. Safe from several threads in turn."""
 
     _path: Path
     _clock: Clock
@@ -65,6 +65,9 @@ class SqliteReads(ABC):
     _pid: int
     _poison: str | None
     _connection: Connection | None
+    _reads: Connection | None
+    _read_lock: RLock
+    _vfs: str | None
 
     @abstractmethod
     def _lives(self, owner: str) -> bool:
@@ -82,9 +85,14 @@ class SqliteReads(ABC):
         self.check_process()
         return self._lock
 
-    def _entered(self) -> Connection:
+    def _read_turn(self) -> RLock:
+        """The same, for reads."""
+        self.check_process()
+        return self._read_lock
+
+    def _entered(self, connection: Connection | None) -> Connection:
         """The connection, outside any transaction, if the log may be used. The caller has its turn."""
-        connection = self._connected()
+        connection = self._usable(connection)
         if connection.in_transaction:
             if self._interrupted():
                 raise LogUnavailable(
@@ -95,12 +103,12 @@ class SqliteReads(ABC):
                 connection.execute("ROLLBACK")  # what an interrupted read left open
         return connection
 
-    def _connected(self) -> Connection:
-        if self._connection is None:
+    def _usable(self, connection: Connection | None) -> Connection:
+        if connection is None:
             raise LogClosed(f"{self._path} was closed")
         if self._poison is not None:  # what a read would show may not be what a reopen will
             raise LogPoisoned(f"an earlier commit of {self._path} failed, its fate is unknown: {self._poison}")
-        return self._connection
+        return connection
 
     def _interrupted(self) -> bool:
         """Whether this thread is inside the store already: then a signal handler has come in between."""
@@ -116,19 +124,18 @@ class SqliteReads(ABC):
 
     def view(self, branch: str, step: str, generation: int | None = None) -> View:
         """See `ports.Store.view`."""
-        with self._turn(), reading(self._path):
-            connection = self._entered()
+        with self._read_turn(), reading(self._path):
+            connection = self._entered(self._reads)
             row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
-            if generation is None:
-                state = connection.execute(schema.NEWEST_OPERATION, (branch, step)).get
-            else:
-                state = connection.execute(schema.OPERATION, (branch, step, generation)).get
-            return View(row, None if state is None else codec.decode_operation(state), self._clock.now())
+            operation = _operation(connection.execute(schema.OPERATION, (branch, step, generation or 1)).get)
+            if generation is None and operation is not None and operation.renewed:
+                operation = _operation(connection.execute(schema.NEWEST_OPERATION, (branch, step)).get)
+            return View(row, operation, self._clock.now())
 
     def branch_view(self, branch: str) -> BranchView:
         """See `ports.Store.branch_view`. Both reads see one snapshot."""
-        with self._turn(), reading(self._path):
-            connection = self._entered()
+        with self._read_turn(), reading(self._path):
+            connection = self._entered(self._reads)
             try:
                 connection.execute("BEGIN")
                 row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
@@ -141,8 +148,8 @@ class SqliteReads(ABC):
 
     def branch_rows(self, branch: str) -> BranchRows:
         """See `ports.Store.branch_rows`. All of it is of one snapshot."""
-        with self._turn(), reading(self._path):
-            connection = self._entered()
+        with self._read_turn(), reading(self._path):
+            connection = self._entered(self._reads)
             try:
                 connection.execute("BEGIN")
                 row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
@@ -169,8 +176,8 @@ class SqliteReads(ABC):
         if branch is None:
             yield from self._all_history(after)
             return
-        with self._turn(), reading(self._path):
-            connection = self._entered()
+        with self._read_turn(), reading(self._path):
+            connection = self._entered(self._reads)
             places = _places(connection, _branch(connection.execute(schema.BRANCH, (branch,)).get).head_seq)
         for place in places:
             stored = self.record(place) if place > after else None
@@ -207,21 +214,35 @@ class SqliteReads(ABC):
             yield of_branch, operation
 
     def integrity(self) -> list[str]:
-        """See `ports.Store.integrity`: SQLite's own check, the tables themselves, and rows that belong to nothing."""
+        """See `ports.Store.integrity`: SQLite's own check, the tables themselves, and rows that belong to nothing.
+
+        It may take minutes, so that it has a connection of its own.
+        """
+        self.check_process()
+        self._usable(self._reads)
         try:
-            found = [str(text) for (text,) in self._rows("PRAGMA integrity_check") if text != "ok"]
-            tables = frozenset((str(name), str(sql)) for name, sql in self._rows(schema.TABLES))
-            if tables != schema.expected_tables():
-                found.append("its tables, indexes or triggers are not those of a log")
-            for query, text in schema.STRAYS:
-                found.extend(text.format(*row) for row in self._rows(query))
+            connection = opening.connect(self._path, reader=True, vfs=self._vfs)
+            try:
+                with reading(self._path):
+                    return _integrity(connection)
+            finally:
+                connection.close()
         except (LogDamaged, LogUnavailable) as damage:
             return [damage.message]
-        return found
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
-        with self._turn(), reading(self._path):
-            return self._entered().execute(query, values).fetchall()
+        with self._read_turn(), reading(self._path):
+            return self._entered(self._reads).execute(query, values).fetchall()
+
+
+def _integrity(connection: Connection) -> list[str]:
+    found = [str(text) for (text,) in connection.execute("PRAGMA integrity_check").fetchall() if text != "ok"]
+    tables = frozenset((str(name), str(sql)) for name, sql in connection.execute(schema.TABLES).fetchall())
+    if tables != schema.expected_tables():
+        found.append("its tables, indexes or triggers are not those of a log")
+    for query, text in schema.STRAYS:
+        found.extend(text.format(*row) for row in connection.execute(query).fetchall())
+    return found
 
 
 _ON_THE_WAY_IN = frozenset({"_interrupted", "_entered", "_writable"})
@@ -242,6 +263,10 @@ def _places(connection: Connection, seq: int) -> list[int]:
 
 def _branch(state: bytes | None) -> Branch:
     return Branch() if state is None else codec.decode_branch(state)
+
+
+def _operation(state: bytes | None) -> Operation | None:
+    return None if state is None else codec.decode_operation(state)
 
 
 def _stored(row: tuple[Any, ...]) -> Stored:

@@ -11,20 +11,21 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 
 import apsw
 
-from intentlog.core import codec
-from intentlog.core.actions import Append, Appended, Interrupted, Refused
-from intentlog.core.records import Dispatched, Pending, Stored
-from intentlog.core.state import Branch, Operation
+from intentlog.core.actions import Append, Appended, Interrupted, Refused, View
+from intentlog.core.records import Dispatched, Pending
 from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
-from intentlog.store import opening, schema
+from intentlog.store import opening
 from intentlog.store.connection import Connection
 from intentlog.store.locks import Locks, lives
+from intentlog.store.presence import Present
 from intentlog.store.reads import SqliteReads, damage_of
+from intentlog.store.rows import SqliteRows
 from intentlog.store.staging import stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
+_BEGINNINGS = frozenset({Pending, Dispatched})  # more of the effect is to come
 # The logs that this process writes, by device and inode: gone with their stores, however those are lost.
 _open_here: WeakValueDictionary[opening.Identity, SqliteStore] = WeakValueDictionary()
 _open_here_lock = RLock()
@@ -39,34 +40,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class _Rows:
-    """The tables, inside a write transaction."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._execute = connection.execute
-
-    def next_seq(self) -> int:
-        return int(self._execute(schema.NEXT_SEQ).get)
-
-    def branch(self, branch: str) -> Branch | None:
-        state = self._execute(schema.BRANCH, (branch,)).get
-        return None if state is None else codec.decode_branch(state)
-
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
-        state = self._execute(schema.OPERATION, (branch, step, generation)).get
-        return None if state is None else codec.decode_operation(state)
-
-    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
-        at = stored.at
-        boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
-        row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
-        self._execute(schema.INSERT_EVENT, (*row, record.decode(), stored.payload, stored.chain))
-        self._execute(schema.PUT_BRANCH, (stored.branch, branch.is_unfinished, codec.encode_state(branch)))
-        for one in operations:
-            key = (stored.branch, one.step, one.generation)
-            self._execute(schema.PUT_OPERATION, (*key, one.is_open, codec.encode_state(one)))
 
 
 class SqliteStore(SqliteReads):
@@ -97,17 +70,21 @@ class SqliteStore(SqliteReads):
         self._clock = clock
         self._observer = observer
         self._lock = RLock()
+        self._read_lock = RLock()
+        self._vfs = vfs
         self._pid = os.getpid()
         self._poison: str | None = None
         self._commits = self._syncs = self._upkeep_commits = 0
         self._frames = 0
+        self._frames_limit = CHECKPOINT_FRAMES
         self._locks: Locks | None = None
         self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
+        self._reads: Connection | None = None
+        self._tables: SqliteRows | None = None
         self._identity: opening.Identity | None = None
-        self._wal: opening.Identity | None = None
+        self._present: tuple[Present, ...] = ()
         self._folder = path.with_name(path.name + ".d")
-        self._wal_path = opening.wal_of(path)
         self.mapped: opening.Identity | None = None  # the file whose -shm this process has mapped
         _stores.add(self)
         try:
@@ -117,7 +94,7 @@ class SqliteStore(SqliteReads):
                 self._open_reader(vfs)
             else:
                 self._open_writer(vfs, wal_bytes)
-            self._salt = opening.salt_of(self._connected(), path)
+            self._salt = opening.salt_of(self._usable(self._reads), path)
         except BaseException as error:
             self.close()
             failure = opening.failure_of(path, error)
@@ -133,8 +110,8 @@ class SqliteStore(SqliteReads):
             )
 
     def _open_reader(self, vfs: str | None) -> None:
-        self._connection = opening.connect(self._path, reader=True, vfs=vfs)
-        if not opening.check_format(self._connection, self._path):
+        self._reads = opening.connect(self._path, reader=True, vfs=vfs)
+        if not opening.check_format(self._reads, self._path):
             raise LogUnavailable(f"{self._path} is an empty file, not yet a log", remedy="a writer makes it one.")
 
     def _open_writer(self, vfs: str | None, wal_bytes: int) -> None:
@@ -147,12 +124,10 @@ class SqliteStore(SqliteReads):
         self._lost = finalize(self, self._locks.release)  # a log that is lost before anybody could close it
         self._lost.atexit = False
         self._locks.sweep()
-        probe = opening.connect(path, reader=True, vfs=vfs)
-        try:
-            ready = opening.check_format(probe, path)  # before a writer's settings touch another program's file
-        finally:
-            probe.close()
+        self._reads = opening.connect(path, reader=True, vfs=vfs)
+        ready = opening.check_format(self._reads, path)  # before a writer's settings touch another program's file
         self._connection = opening.connect(path, reader=False, vfs=vfs)
+        self._tables = SqliteRows(self._connection)
         if not ready:
             opening.create_tables(self._connection)
         opening.make_ballast(self._folder / "ballast")
@@ -160,7 +135,11 @@ class SqliteStore(SqliteReads):
         if self._locks.become_keeper():
             opening.take_over_wal(self._connection, path, wal_bytes)
             self._upkeep_commits += 1
-        self._wal = opening.identity_of(self._wal_path)
+        self._present = (
+            Present(path, "the log"),
+            Present(opening.wal_of(path), "its WAL"),
+            Present(self._locks.owner_file, "the lock that tells that its owner lives"),
+        )
 
     def _claim(self) -> None:
         identity = opening.identity_of(self._path)
@@ -202,33 +181,32 @@ class SqliteStore(SqliteReads):
         unknown: the record may be there after a reopen, so the store refuses everything from then on (I8).
         """
         with self._turn():
-            connection = self._writable()
+            connection, tables = self._writable()
             try:
-                replies = self._append(connection, entries)
+                replies = self._append(connection, tables, entries)
             except apsw.FullError:
-                replies = self._append_with_ballast(connection, entries)
-            permits = any(isinstance(entry.record, Dispatched) for entry in entries)
-            gone = self.gone() if permits else ""
+                replies = self._append_with_ballast(connection, tables, entries)
+            kinds = {type(entry.record) for entry in entries}
+            gone = self.gone() if Dispatched in kinds else ""
             if gone:
                 raise self._poisoned(LogDamaged(gone))
-            begins = permits or any(isinstance(entry.record, Pending) for entry in entries)
-            try:
-                if self._frames >= (WAL_FRAMES_MAX if begins else CHECKPOINT_FRAMES):
-                    self._upkeep(connection)
-            except Exception as error:  # noqa: BLE001 - the records are durable: nothing may hide that now
-                self._poisoned(error)
-            except BaseException as signal:
-                raise Interrupted(replies, signal) from signal
+            self._frames_limit = CHECKPOINT_FRAMES if kinds.isdisjoint(_BEGINNINGS) else WAL_FRAMES_MAX
             return replies
 
-    def _append(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+    def _append(
+        self, connection: Connection, tables: SqliteRows, entries: Sequence[Append]
+    ) -> list[Appended | Refused]:
         replies: list[Appended | Refused] | None = None
         committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
-            replies = stage(_Rows(connection), entries, self._clock.now())
-            committing = written = any(isinstance(reply, Appended) for reply in replies)
+            tables.begin()
+            staged = stage(tables, entries, self._clock.now())
+            tables.write(staged)
+            replies = staged.replies
+            committing = written = bool(staged.events)
             connection.execute("COMMIT" if written else "ROLLBACK")
+            tables.keep(staged)
         except apsw.FullError:
             self._roll_back(connection)
             raise
@@ -254,10 +232,12 @@ class SqliteStore(SqliteReads):
         self._syncs += written
         return replies
 
-    def _append_with_ballast(self, connection: Connection, entries: Sequence[Append]) -> list[Appended | Refused]:
+    def _append_with_ballast(
+        self, connection: Connection, tables: SqliteRows, entries: Sequence[Append]
+    ) -> list[Appended | Refused]:
         (self._folder / "ballast").unlink(missing_ok=True)
         try:
-            return self._append(connection, entries)
+            return self._append(connection, tables, entries)
         except apsw.FullError as error:
             raise LogUnavailable(
                 f"no room on the disk of {self._path}; nothing was written", remedy="free some room and go on."
@@ -270,15 +250,10 @@ class SqliteStore(SqliteReads):
 
     def gone(self) -> str:
         """See `ports.Store.gone`."""
-        locks = self._locks
-        try:
-            found = opening.identity_of(self._path), opening.identity_of(self._wal_path)
-        except OSError:
-            return ""  # it cannot be seen from here any more (dropped rights), which does not say that it is gone
-        if found != (self._identity, self._wal):
-            return "the log or its WAL was deleted or replaced while it was open"
-        if locks is None or not locks.held():
-            return "the lock that tells that its owner lives was deleted while the log was open"
+        for one in self._present:
+            gone = one.gone()
+            if gone:
+                return gone
         return ""
 
     def _poisoned(self, error: Exception) -> LogPoisoned:
@@ -291,6 +266,14 @@ class SqliteStore(SqliteReads):
         self._observer.poisoned(self.name, self._poison)
         return LogPoisoned(f"a commit of {self._path} failed, its fate is unknown: {self._poison}")
 
+    def view(self, branch: str, step: str, generation: int | None = None) -> View:
+        """See `ports.Store.view`. A step that its branch does not have needs no look into the tables."""
+        known = self._tables.is_new(branch, step) if self._tables and self._poison is None else None
+        if known is None:
+            return super().view(branch, step, generation)
+        self.check_process()
+        return View(known, None, self._clock.now())
+
     # --- upkeep: between commits, never inside one ---------------------------------------------------------------
 
     def _count_frames(self, connection: object, database: str, frames: int) -> int:
@@ -298,10 +281,23 @@ class SqliteStore(SqliteReads):
         self._frames = frames
         return 0
 
-    def _upkeep(self, connection: Connection) -> None:
-        """The keeper restarts the WAL before it would grow; a reader's snapshot only postpones it."""
-        if self._locks is None or not self._locks.become_keeper():
-            return
+    @property
+    def upkeep_due(self) -> bool:
+        """See `ports.Store.upkeep_due`. Between the records of one effect, only when the WAL is about to grow."""
+        return self._frames >= self._frames_limit and self._poison is None
+
+    def upkeep(self) -> None:
+        """See `ports.Store.upkeep`: the keeper restarts the WAL; a reader's snapshot only postpones it."""
+        with self._turn():
+            if self._connection is None or self._locks is None or self._poison is not None:
+                return
+            try:
+                if self._locks.become_keeper():
+                    self._restart_wal(self._connection)
+            except Exception as error:  # noqa: BLE001 - what was acknowledged stands; the next use is refused
+                self._poisoned(error)
+
+    def _restart_wal(self, connection: Connection) -> None:
         try:
             connection.set_busy_timeout(0)  # a reader's snapshot is not waited for: the next commit tries again
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
@@ -310,8 +306,6 @@ class SqliteStore(SqliteReads):
             self._upkeep_commits += 1
         except (apsw.BusyError, apsw.FullError):
             return  # nothing was lost; if there is no room, the next append meets it and says so
-        except apsw.Error as error:
-            self._poisoned(error)  # what was acknowledged stands; the next use is refused
         finally:
             connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
 
@@ -324,6 +318,10 @@ class SqliteStore(SqliteReads):
     def close(self) -> None:
         """See `ports.Store.close`. The keeper leaves the records in the main file too, if nobody is in the way."""
         with self._turn():
+            with self._read_lock:
+                if self._reads is not None:
+                    self._reads.close()
+                self._reads = None
             if self._connection is not None:
                 if self._locks is not None and self._poison is None and self._locks.is_keeper:
                     with suppress(apsw.Error):
@@ -341,8 +339,11 @@ class SqliteStore(SqliteReads):
                 self._identity = None
             self.mapped = None
 
-    def _writable(self) -> Connection:
-        connection = self._entered()
-        if self._locks is None:
+    def _writable(self) -> tuple[Connection, SqliteRows]:
+        if self._connection is None and self._reads is not None:
             raise LogUnavailable(f"{self._path} was opened for reading only", remedy="open it without read_only.")
-        return connection
+        connection = self._entered(self._connection)
+        if self._tables is None:
+            msg = "a connection that writes, without its tables"
+            raise AssertionError(msg)
+        return connection, self._tables

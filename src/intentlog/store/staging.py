@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -12,6 +12,8 @@ from intentlog.core import records as r
 from intentlog.core.actions import Append, Appended, Refused, View
 from intentlog.core.records import Instant, Stored
 from intentlog.core.state import Branch, Operation
+
+OperationKey: TypeAlias = tuple[str, str, int]  # branch, step, generation
 
 
 class Rows(Protocol):
@@ -25,42 +27,61 @@ class Rows(Protocol):
         """The branch's row."""
         ...
 
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
+    def operation(self, key: OperationKey) -> Operation | None:
         """One operation's row."""
         ...
 
-    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
-        """Write the record, its branch's row, and the rows of the operations that it changed."""
-        ...
+
+class Staged(NamedTuple):
+    """What one commit answers and writes. A row that several of its records change is written once, as it ends.
+
+    Attributes:
+        replies: one for each entry, in their order.
+        events: the records, with their encoding.
+        branches: the rows of their branches.
+        operations: the rows of the operations that they change.
+    """
+
+    replies: list[Appended | Refused]
+    events: list[tuple[Stored, bytes]]
+    branches: dict[str, Branch]
+    operations: dict[OperationKey, Operation]
 
 
-def stage(rows: Rows, entries: Sequence[Append], at: Instant) -> list[Appended | Refused]:
-    """Admit and write each entry in turn; what is refused is left out.
+def stage(rows: Rows, entries: Sequence[Append], at: Instant) -> Staged:
+    """Admit each entry in turn, as if those before it were written; what is refused is left out.
 
     Raises:
         AssertionError: two entries speak for one effect (I7).
     """
-    effects = [(e.branch, e.record.step) for e in entries if isinstance(e.record, r.INTENT_RECORDS)]
-    if len(effects) != len(set(effects)):
-        msg = "two records of one effect in one commit (I7)"
-        raise AssertionError(msg)
-    return [_stage_one(rows, entry, at) for entry in entries]
-
-
-def _stage_one(rows: Rows, entry: Append, at: Instant) -> Appended | Refused:
-    record = entry.record
-    before = rows.branch(entry.branch) or Branch()
-    operation = None
-    if isinstance(record, r.INTENT_RECORDS):
-        operation = rows.operation(entry.branch, record.step, record.generation)
+    if len(entries) > 1:
+        effects = [(e.branch, e.record.step) for e in entries if isinstance(e.record, r.OfIntent)]
+        if len(effects) != len(set(effects)):
+            msg = "two records of one effect in one commit (I7)"
+            raise AssertionError(msg)
+    staged = Staged([], [], {}, {})
     seq = rows.next_seq()
+    for entry in entries:
+        staged.replies.append(_stage_one(rows, staged, entry, seq + len(staged.events), at))
+    return staged
+
+
+def _stage_one(rows: Rows, staged: Staged, entry: Append, seq: int, at: Instant) -> Appended | Refused:
+    name, record = entry.branch, entry.record
+    before = staged.branches.get(name) or rows.branch(name) or Branch()
+    operation = None
+    if isinstance(record, r.OfIntent):
+        key = (name, record.step, record.generation)
+        operation = staged.operations.get(key) or rows.operation(key)
     change = machine.apply(before, operation, record, seq, at)
     if isinstance(change, machine.Refusal):
         return Refused(change, View(before, operation, at))
-    kept = at if isinstance(record, r.BOUNDS_A_CALL) else Instant(at.wall_ns, "", 0)
+    kept = at if type(record) in r.BOUNDS_A_CALL else Instant(at.wall_ns, "", 0)
     body = codec.encode_record(record)
-    chain = codec.chain(before.head_chain, seq, entry.branch, kept, body, entry.payload)
+    chain = codec.chain(before.head_chain, seq, name, kept, body, entry.payload)
     branch = replace(change.branch, head_seq=seq, head_chain=chain)
-    stored = Stored(seq, entry.branch, kept, record, entry.payload, before.head_seq, chain)
-    rows.write(stored, body, branch, change.operations)
+    staged.events.append((Stored(seq, name, kept, record, entry.payload, before.head_seq, chain), body))
+    staged.branches[name] = branch
+    for one in change.operations:
+        staged.operations[name, one.step, one.generation] = one
     return Appended(seq, View(branch, change.operations[0] if change.operations else None, at))
