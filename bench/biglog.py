@@ -7,9 +7,7 @@ spared: without journal and sync, which nobody needs while the log is being made
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +17,14 @@ from msgspec.structs import replace
 from bench.effects import CENTS, Missing, charge
 from intentlog import Log
 from intentlog.core import codec
-from intentlog.core.actions import Append, Appended
-from intentlog.core.records import AttemptClosed, Committed, Pending, Record, Stored
+from intentlog.core.actions import Append
+from intentlog.core.records import AttemptClosed, Committed, Instant, Pending, Record
 from intentlog.core.state import Branch, Operation
 from intentlog.store import schema
 from intentlog.store.clock import SystemClock
-from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
-from intentlog.store.staging import stage
+from intentlog.store.rows import SqliteRows
+from intentlog.store.staging import OperationKey, Staged, stage
 
 EFFECTS_PER_BRANCH = 10
 OPEN_INTENTS = 100
@@ -48,58 +46,41 @@ class BigLog(NamedTuple):
     closed: list[str]
 
 
-def event_row(stored: Stored, record: bytes) -> tuple[object, ...]:
-    """The row of a record, as `schema.INSERT_EVENT` takes it."""
-    at = stored.at
-    boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
-    row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
-    return (*row, record.decode(), stored.payload, stored.chain)
-
-
 class RowsInMemory:
-    """A store's rows in memory, to be written to a log in one go."""
+    """What was staged and is not in any table yet, as the rows that the next record is staged on.
+
+    Attributes:
+        staged: all of it, as one commit would write it.
+    """
 
     def __init__(self, first_seq: int) -> None:
-        self._seq = first_seq
-        self._events: list[tuple[object, ...]] = []
-        self._branches: dict[str, Branch] = {}
-        self._operations: dict[tuple[str, str, int], Operation] = {}
+        self._first_seq = first_seq
+        self.staged = Staged([], [], {}, {})
 
     def next_seq(self) -> int:
-        """See `staging.Rows`, as for the next three."""
-        return self._seq
+        """See `staging.Rows`."""
+        return self._first_seq + len(self.staged.events)
 
-    def branch(self, branch: str) -> Branch | None:  # noqa: D102 - see next_seq
-        return self._branches.get(branch)
+    def branch(self, branch: str) -> Branch | None:
+        """See `staging.Rows`."""
+        return self.staged.branches.get(branch)
 
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:  # noqa: D102 - see next_seq
-        return self._operations.get((branch, step, generation))
+    def operation(self, key: OperationKey) -> Operation | None:
+        """See `staging.Rows`."""
+        return self.staged.operations.get(key)
 
-    def write(  # noqa: D102 - see next_seq
-        self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]
-    ) -> None:
-        self._events.append(event_row(stored, record))
-        self._branches[stored.branch] = branch
-        for one in operations:
-            self._operations[stored.branch, one.step, one.generation] = one
-        self._seq += 1
+    def append(self, entry: Append, at: Instant) -> None:
+        """Stage one record after the others.
 
-    def flush(self, connection: Connection) -> None:
-        """Write them all, in one transaction."""
-        branches = ((name, one.is_unfinished, codec.encode_state(one)) for name, one in self._branches.items())
-        operations = ((*key, one.is_open, codec.encode_state(one)) for key, one in self._operations.items())
-        connection.execute("BEGIN")
-        for statement, values in (
-            (schema.INSERT_EVENT, self._events),
-            (schema.PUT_BRANCH, branches),
-            (schema.PUT_OPERATION, operations),
-        ):
-            for row in values:
-                connection.execute(statement, row)
-        connection.execute("COMMIT")
-        self._events.clear()
-        self._branches.clear()
-        self._operations.clear()
+        Raises:
+            Missing: the library refuses it.
+        """
+        staged = stage(self, [entry], at)
+        if not staged.events:
+            raise Missing(f"the library refused a copied record: {entry.record}")
+        self.staged.events.extend(staged.events)
+        self.staged.branches.update(staged.branches)
+        self.staged.operations.update(staged.operations)
 
 
 def _template(path: Path) -> list[tuple[Record, bytes | None]]:
@@ -130,9 +111,8 @@ def make(path: Path, records: int) -> BigLog:
     connection = open_connection(path, apsw.SQLITE_OPEN_READWRITE, None)
     connection.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -64000")
     salt: bytes = connection.execute(schema.SALT).get
-    first: int = connection.execute(schema.NEXT_SEQ).get
-    rows, closed = RowsInMemory(first), list[str]()
-    at = SystemClock().now()
+    rows, tables = RowsInMemory(connection.execute(schema.NEXT_SEQ).get), SqliteRows(connection)
+    closed, at = list[str](), SystemClock().now()
     for number in range(branches):
         branch = f"order-{number:08d}"
         is_open = number in left_open
@@ -141,12 +121,12 @@ def make(path: Path, records: int) -> BigLog:
             own = record
             if isinstance(record, Pending):
                 own = replace(record, request_id=codec.request_id(salt, branch, record.step, record.generation))
-            reply = stage(rows, [Append(branch, own, payload)], at)[0]
-            if not isinstance(reply, Appended):
-                raise Missing(f"the library refused a copied record: {json.dumps(reply.refusal.detail)}")
-        if number % _BRANCHES_PER_TRANSACTION == 0:
-            rows.flush(connection)
-    rows.flush(connection)
+            rows.append(Append(branch, own, payload), at)
+        if number % _BRANCHES_PER_TRANSACTION == 0 or number == branches - 1:
+            connection.execute("BEGIN")
+            tables.write(rows.staged)
+            connection.execute("COMMIT")
+            rows = RowsInMemory(rows.next_seq())
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
     descriptor = os.open(path, os.O_RDONLY)

@@ -13,57 +13,33 @@ import cProfile
 import io
 import pstats
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from bench.biglog import RowsInMemory, event_row
+from bench.biglog import RowsInMemory
 from bench.effects import CENTS, Missing, charge
 from bench.floor import Floor, p50_us
 from bench.measures import Part
 from intentlog import Log
 from intentlog.core import codec
-from intentlog.core.actions import Append, Appended
-from intentlog.core.records import INTENT_RECORDS, Record, Stored
-from intentlog.core.state import Branch, Operation
+from intentlog.core.actions import Append
+from intentlog.core.records import Instant, OfIntent, Record
 from intentlog.run.signals import Signals
-from intentlog.store import opening, schema
+from intentlog.store import opening
 from intentlog.store.clock import SystemClock
 from intentlog.store.connection import Connection
-from intentlog.store.staging import Rows, stage
+from intentlog.store.rows import SqliteRows
+from intentlog.store.staging import stage
 
 _BRANCH = "order-0"
 _FUNCTIONS = 40
 _PER_ROUND = 40  # as many as a WAL takes without being restarted
 
 Template = list[tuple[Record, bytes | None]]
-
-
-class _RowsInSqlite:
-    """The tables of a log, by the statements of `schema`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._execute = connection.execute
-
-    def next_seq(self) -> int:
-        return int(self._execute(schema.NEXT_SEQ).get)
-
-    def branch(self, branch: str) -> Branch | None:
-        state = self._execute(schema.BRANCH, (branch,)).get
-        return None if state is None else codec.decode_branch(state)
-
-    def operation(self, branch: str, step: str, generation: int) -> Operation | None:
-        state = self._execute(schema.OPERATION, (branch, step, generation)).get
-        return None if state is None else codec.decode_operation(state)
-
-    def write(self, stored: Stored, record: bytes, branch: Branch, operations: Sequence[Operation]) -> None:
-        self._execute(schema.INSERT_EVENT, event_row(stored, record))
-        self._execute(schema.PUT_BRANCH, (stored.branch, branch.is_unfinished, codec.encode_state(branch)))
-        for one in operations:
-            row = (stored.branch, one.step, one.generation, one.is_open, codec.encode_state(one))
-            self._execute(schema.PUT_OPERATION, row)
 
 
 def _template(path: Path) -> Template:
@@ -75,30 +51,35 @@ def _template(path: Path) -> Template:
     return [(one.record, payload) for one, payload in zip(entries, payloads, strict=True)]
 
 
-class _Staging:
-    """Appends the template's effect again and again, each time under another step."""
+class _Copies:
+    """Records of the template's effect, again and again, each time under another step."""
 
-    def __init__(self, rows: Rows, template: Template) -> None:
-        self._rows = rows
+    def __init__(self, template: Template) -> None:
         self._clock = SystemClock()
-        self._effect = [(record, payload) for record, payload in template if isinstance(record, INTENT_RECORDS)]
+        self._opening = [one for one in template if not isinstance(one[0], OfIntent)]
+        self._effect = [(record, payload) for record, payload in template if isinstance(record, OfIntent)]
         self._steps = (f"charge-{number}" for number in count(1))
 
-    def open(self, template: Template) -> None:
-        for record, payload in template:
-            if not isinstance(record, INTENT_RECORDS):
-                self._append(record, payload)
+    def open(self, append: Callable[[Append, Instant], None]) -> None:
+        for record, payload in self._opening:
+            append(Append(_BRANCH, record, payload), self._clock.now())
 
-    def effect(self, begin: Callable[[], object] = int, commit: Callable[[], object] = int) -> None:
+    def effect(self, append: Callable[[Append, Instant], None]) -> None:
         step = next(self._steps)
         for record, payload in self._effect:
-            begin()
-            self._append(replace(record, step=step), payload)
-            commit()
+            append(Append(_BRANCH, replace(record, step=step), payload), self._clock.now())
 
-    def _append(self, record: Record, payload: bytes | None) -> None:
-        if not isinstance(stage(self._rows, [Append(_BRANCH, record, payload)], self._clock.now())[0], Appended):
-            raise Missing(f"a copied record was refused: {record}")
+
+def _commit(connection: Connection, tables: SqliteRows, entry: Append, at: Instant) -> None:
+    """Append as the store does."""
+    connection.execute("BEGIN IMMEDIATE")
+    tables.begin()
+    staged = stage(tables, [entry], at)
+    if not staged.events:
+        raise Missing(f"a copied record was refused: {entry.record}")
+    tables.write(staged)
+    connection.execute("COMMIT")
+    tables.keep(staged)
 
 
 def _timed(what: Callable[[], object], times: int = _PER_ROUND) -> list[int]:
@@ -129,15 +110,11 @@ def measure(folder: Path, *, quick: bool) -> list[Part]:
     with Log.open(copied):
         pass
     connection = opening.connect(copied, reader=False, vfs=None)
-    in_memory, in_sqlite = _Staging(RowsInMemory(1), template), _Staging(_RowsInSqlite(connection), template)
-    in_memory.open(template)
-    connection.execute("BEGIN IMMEDIATE")
-    in_sqlite.open(template)
-    connection.execute("COMMIT")
-
-    def committed() -> None:
-        in_sqlite.effect(lambda: connection.execute("BEGIN IMMEDIATE"), lambda: connection.execute("COMMIT"))
-
+    append = partial(_commit, connection, SqliteRows(connection))
+    in_memory, in_sqlite = _Copies(template), _Copies(template)
+    rows = RowsInMemory(1)
+    in_memory.open(rows.append)
+    in_sqlite.open(append)
     numbers = count(1)
     whole, raw, staged, stored, held = (list[int]() for _ in range(5))
     with Floor(folder) as floor, Log.open(folder / "whole.db") as log, log.attempt(_BRANCH) as attempt:
@@ -146,8 +123,8 @@ def measure(folder: Path, *, quick: bool) -> list[Part]:
             found = (
                 _timed(lambda: attempt.call(charge, str(next(numbers)), cents=CENTS)),
                 _timed(floor.three),
-                _timed(in_memory.effect),
-                _timed(committed),
+                _timed(lambda: in_memory.effect(rows.append)),
+                _timed(lambda: in_sqlite.effect(append)),
                 _timed(_signals),
             )
             if number:  # the first round warms up
