@@ -45,11 +45,12 @@ class Machine(Struct, frozen=True):
 
 
 class RawFloor(Struct, frozen=True):
-    """Single raw syncs, at some moment of the run."""
+    """Single raw syncs, at some moment of the run; and what a small `json.dumps` takes, to tell a slow or busy CPU."""
 
     when: str
     sync_p50_us: float
     sync_p99_us: float
+    python_us: float
 
 
 class Effects(Struct, frozen=True):
@@ -116,9 +117,18 @@ class Replay(Struct, frozen=True):
 
 
 class Import(Struct, frozen=True):
-    """`import intentlog` in a fresh interpreter, whose own start is not counted."""
+    """`import intentlog` in a fresh interpreter, whose own start is not counted.
+
+    Attributes:
+        import_ms: the import alone, which loads only what it must.
+        used_ms: the import, and the names that every program with a log uses.
+        outside: what is loaded by then that is neither ours nor the standard library's.
+        frameworks: what of it has no business here.
+        slowest: the modules that take longest themselves, the interpreter's own included.
+    """
 
     import_ms: Spread
+    used_ms: Spread
     outside: list[str]
     frameworks: list[str]
     slowest: list[str]

@@ -36,30 +36,37 @@ def replay(folder: Path, steps: int, rounds: int) -> Replay:
     return Replay(steps, spread(speeds))
 
 
-_IMPORT = """
+# The package loads its names when they are first used: the import alone would say little.
+_USE = "from intentlog import Log, tool, KEYED"
+_IMPORT = f"""
 import json, sys, time
 before = set(sys.modules)
 started = time.perf_counter()
 import intentlog
-took_ms = (time.perf_counter() - started) * 1e3
-print(json.dumps([took_ms, sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
+alone_ms = (time.perf_counter() - started) * 1e3
+{_USE}
+used_ms = (time.perf_counter() - started) * 1e3
+print(json.dumps([alone_ms, used_ms, sorted({{name.partition(".")[0] for name in set(sys.modules) - before}})]))
 """
 
 
 def imported(rounds: int) -> Import:
     """Import the library in fresh interpreters. The first one, which may have to compile, is not counted."""
-    times, modules = list[float](), list[str]()
+    alone, used, modules = list[float](), list[float](), list[str]()
     for number in range(rounds + 1):
         done = subprocess.run([sys.executable, "-c", _IMPORT], check=True, capture_output=True, text=True)
-        took_ms, modules = json.loads(done.stdout)
-        times += [took_ms] if number else []
-    traced = [sys.executable, "-X", "importtime", "-c", "import intentlog"]
+        alone_ms, used_ms, modules = json.loads(done.stdout)
+        if number:
+            alone.append(alone_ms)
+            used.append(used_ms)
+    traced = [sys.executable, "-X", "importtime", "-c", _USE]
     lines = subprocess.run(traced, check=True, capture_output=True, text=True).stderr.splitlines()
     parts = [line.removeprefix("import time:").split("|") for line in lines if "|" in line]
     own = sorted(((int(p[0]), p[2].strip()) for p in parts if p[0].strip().isdigit()), reverse=True)
     outside = [name for name in modules if name not in sys.stdlib_module_names and name != "intentlog"]
     return Import(
-        import_ms=spread(times),
+        import_ms=spread(alone),
+        used_ms=spread(used),
         outside=outside,
         frameworks=sorted(FRAMEWORKS & set(outside)),
         slowest=[f"{name} {took_us / 1e3:.1f} ms" for took_us, name in own[:_SLOWEST]],

@@ -29,7 +29,7 @@ def whole_run() -> Run:
         growth=[Growth(records, 1.0, 1.0, 1.0, ONE, 5.0) for records in growth.FULL_RECORDS],
         restart=Restart(1, 100, ONE, ONE, ONE, ONE, 1.0),
         replay=Replay(1, ONE),
-        imported=Import(ONE, [], [], []),
+        imported=Import(ONE, ONE, [], [], []),
         size=Size(1, 1.0),
         peers=[Peer("one", "1", "SQLite", "", [AtOnce("sequential", 1, ONE, 1.0, 1.0, ONE, 1.0)], absent="gone")],
         absent={"postgresql": "not built"},
