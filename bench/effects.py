@@ -168,16 +168,20 @@ def attempt_each(folder: Path, amount: Amount) -> Effects:
 def _thread_round(attempts: list[Attempt], per_worker: int, numbers: count[int], floor: Floor) -> Round:
     took: list[list[int]] = [[] for _ in attempts]
     began, ended = [0] * len(attempts), [0] * len(attempts)
+    failed: list[Exception] = []
     ready = threading.Barrier(len(attempts))
 
     def work(worker: int, orders: list[str]) -> None:
         attempt, mine = attempts[worker], took[worker]
         ready.wait()
         began[worker] = time.perf_counter_ns()
-        for order in orders:
-            started = time.perf_counter_ns()
-            attempt.call(charge, order, cents=CENTS)
-            mine.append(time.perf_counter_ns() - started)
+        try:
+            for order in orders:
+                started = time.perf_counter_ns()
+                attempt.call(charge, order, cents=CENTS)
+                mine.append(time.perf_counter_ns() - started)
+        except Exception as error:  # noqa: BLE001 - raised by who waits for this thread
+            failed.append(error)
         ended[worker] = time.perf_counter_ns()
 
     orders = [[str(next(numbers)) for _ in range(per_worker)] for _ in attempts]
@@ -187,6 +191,8 @@ def _thread_round(attempts: list[Attempt], per_worker: int, numbers: count[int],
         thread.start()
     for thread in threads:
         thread.join()
+    if failed:
+        raise failed[0]
     syncs += floor.take(FLOOR_SYNCS)
     return Round([one for mine in took for one in mine], max(ended) - min(began), syncs)
 
