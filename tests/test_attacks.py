@@ -76,7 +76,7 @@ def meddle(log: Log, connection: str, statement: str, act: Callable[[], None]) -
 
 
 def test_a_signal_handler_that_uses_the_log_is_told_and_harms_nothing(tmp_path: Path) -> None:
-    """It came in between a transaction of its own thread: a call is refused, a read is made, the transaction goes on."""
+    """It came in between a transaction of its thread: a call is refused, a read is made, the transaction goes on."""
     refused: list[Exception] = []
 
     with Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:

@@ -164,7 +164,8 @@ def test_view_answers_the_current_generation(store: Store) -> None:
 
 def test_an_unknown_branch_and_record_are_empty_not_errors(store: Store) -> None:
     """Reads of what is not there."""
-    assert store.view("nobody", "nothing")[:2] == (Branch(), None)
+    found = store.view("nobody", "nothing")
+    assert (found.branch, found.operation) == (Branch(), None)
     assert store.branch_view("nobody").operations == ()
     assert list(store.history("nobody")) == []
     assert store.record(99) is None

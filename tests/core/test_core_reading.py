@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from core_player import RESET, Player, Stop
+from msgspec.structs import replace
 
 from intentlog.core.actions import Call, Interrupted
 from intentlog.core.effects import EffectKind
@@ -90,7 +91,7 @@ def test_a_read_overtaken_by_its_twin_gives_the_recorded_value(player: Player) -
     twin = Player(player.disk, "a", player.clock)
     twin.attempt = 1
     view = twin.store.view
-    twin.store.view = lambda *key: view(*key)._replace(operation=None)  # it looked before the first was recorded
+    twin.store.view = lambda *key: replace(view(*key), operation=None)  # it looked before the first was recorded
     outcome = twin.performs("second", **NOW)
     assert outcome.value == player.performs(**NOW).value
 

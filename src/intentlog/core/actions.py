@@ -8,13 +8,15 @@ what it is asked and never decides. Errors of the store are thrown into the gene
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from enum import StrEnum
 from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from intentlog.core.effects import Declaration
 from intentlog.core.machine import Refusal
 from intentlog.core.records import Answer, Durability, ErrorText, Instant, Record
 from intentlog.core.state import Branch, Operation
+from intentlog.core.words import Word
 
 DIGITS_MAX = 100  # of an attempt's number; Python reads 4,300
 
@@ -62,7 +64,7 @@ class IntentId(str):
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
-class Load(NamedTuple):
+class Load(Struct, frozen=True):
     """Read a branch and the current generation of one step, or the one that is named. Reply: `View`."""
 
     branch: str
@@ -76,7 +78,7 @@ class LoadBranch(NamedTuple):
     branch: str
 
 
-class Fetch(NamedTuple):
+class Fetch(Struct, frozen=True):
     """Read the payload of one record. Reply: bytes or None."""
 
     seq: int
@@ -88,7 +90,7 @@ class FetchError(NamedTuple):
     seq: int
 
 
-class Append(NamedTuple):
+class Append(Struct, frozen=True):
     """Append one record, in a commit of its own. Reply: `Appended` or `Refused`; `Deferred` if EVENTUAL."""
 
     branch: str
@@ -97,7 +99,7 @@ class Append(NamedTuple):
     durability: Durability = Durability.IMMEDIATE
 
 
-class Call(NamedTuple):
+class Call(Struct, frozen=True):
     """Call the tool, unless `grace_ns` passed since `sent`. Reply: `Returned`, `Raised` or `NotMade`."""
 
     intent_id: IntentId
@@ -128,7 +130,7 @@ Action: TypeAlias = Load | LoadBranch | Fetch | FetchError | Append | Call | Pro
 # --- replies --------------------------------------------------------------------------------------------------------
 
 
-class View(NamedTuple):
+class View(Struct, frozen=True):
     """A branch and an operation as they stand, and the clocks."""
 
     branch: Branch
@@ -151,7 +153,7 @@ class BranchView(NamedTuple):
         return self.owner_lives and (self.branch.is_open or calling)
 
 
-class Appended(NamedTuple):
+class Appended(Struct, frozen=True):
     """The record stands in the log.
 
     Attributes:
@@ -167,26 +169,26 @@ class Deferred(NamedTuple):
     """The EVENTUAL record is kept, and goes into the commit of its branch's next Pending or close."""
 
 
-class Refused(NamedTuple):
+class Refused(Struct, frozen=True):
     """The record was refused and nothing was written; branch and operation as they stand."""
 
     refusal: Refusal
     view: View
 
 
-class Returned(NamedTuple):
+class Returned(Struct, frozen=True):
     """The tool returned."""
 
     value: Any
 
 
-class Raised(NamedTuple):
+class Raised(Struct, frozen=True):
     """The tool raised, or its call was cancelled."""
 
     error: BaseException
 
 
-class NotMade(NamedTuple):
+class NotMade(Struct, frozen=True):
     """The call was not made, and why: the grace had passed, or the log was taken away."""
 
     why: str
@@ -226,7 +228,7 @@ Script: TypeAlias = Generator[Action, Any, ResultT]
 # --- what a script is told ------------------------------------------------------------------------------------------
 
 
-class ErrorKind(StrEnum):
+class ErrorKind(Word):
     """What a tool's error proves."""
 
     NOT_SENT = "NOT_SENT"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from enum import StrEnum
 
 from msgspec import Struct
 
+from intentlog.core.words import Word
 from intentlog.errors import ToolMisdefined
 
 NS_PER_MICROSECOND = 1_000
 LONGEST = timedelta(days=100_000)  # what 64 bits hold in nanoseconds
 
 
-class EffectKind(StrEnum):
+class EffectKind(Word):
     """The five classes, loosest first."""
 
     READ = "READ"

@@ -32,9 +32,9 @@ Invariants (tests, checks and docs cite these numbers)
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from intentlog.core import fold
@@ -42,6 +42,7 @@ from intentlog.core import records as r
 from intentlog.core.effects import REPEATABLE, EffectKind
 from intentlog.core.recovery import key_remembered
 from intentlog.core.state import Branch, Fate, Operation, State
+from intentlog.core.words import Word
 
 # `Settled.by` where no person decided. No person's name may begin so (`restart.resolve`).
 RESERVED = "intentlog:"
@@ -50,7 +51,7 @@ RESTART = "intentlog:restart"
 PROBE = "intentlog:probe"
 
 
-class Reason(StrEnum):
+class Reason(Word):
     """Why a record was refused."""
 
     FENCED = "FENCED"  # not the branch's current attempt, or it is closed
@@ -66,21 +67,21 @@ class Reason(StrEnum):
     NUMBER = "NUMBER"  # not the next attempt or dispatch, or an unknown one
 
 
-class Refusal(NamedTuple):
+class Refusal(Struct, frozen=True):
     """A record that may not be appended, and why."""
 
     reason: Reason
     detail: str
 
 
-class Change(NamedTuple):
+class Change(Struct, frozen=True):
     """What branch and operations become when the record is appended."""
 
     branch: Branch
     operations: tuple[Operation, ...]  # the one spoken for; at a renewal also the new generation
 
 
-class Situation(NamedTuple):
+class Situation(Struct, frozen=True):
     """What a guard may look at: branch and operation under the branch's lock, the record, and the store's stamp."""
 
     branch: Branch
@@ -92,7 +93,7 @@ class Situation(NamedTuple):
 Guard: TypeAlias = Callable[[Situation], Refusal | None]
 
 
-class Event(StrEnum):
+class Event(Word):
     """The table's columns: the kinds of record, told apart where their rules differ."""
 
     PENDING = "Pending"
@@ -394,7 +395,6 @@ def apply(branch: Branch, operation: Operation | None, record: r.Record, seq: in
 
 def _first_refusal(guards: tuple[Guard, ...], situation: Situation) -> Refusal | None:
     for guard in guards:
-        refusal = guard(situation)
-        if refusal is not None:
+        if refusal := guard(situation):
             return refusal
     return None

@@ -9,15 +9,15 @@ Times are not in the records: the store stamps each append with one `Instant`.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from intentlog.core.effects import Declaration
+from intentlog.core.words import Word
 
 
-class IntentState(StrEnum):
+class IntentState(Word):
     """The last state of an intent, as the seed names it."""
 
     PENDING = "PENDING"
@@ -25,7 +25,7 @@ class IntentState(StrEnum):
     COMMITTED = "COMMITTED"
 
 
-class Verdict(StrEnum):
+class Verdict(Word):
     """What a restart can truthfully say of an intent, and the verdict over an operation."""
 
     NEVER_SENT = "NEVER_SENT"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
     DONE = "DONE"
 
 
-class Resolution(StrEnum):
+class Resolution(Word):
     """What is to be done about it (the recovery table's answers)."""
 
     RETRY = "RETRY"  # call: it was never sent
@@ -43,7 +43,7 @@ class Resolution(StrEnum):
     REPLAY = "REPLAY"  # answer from the record
 
 
-class OutcomeKind(StrEnum):
+class OutcomeKind(Word):
     """How a call ended, when that is known."""
 
     RETURNED = "RETURNED"
@@ -51,7 +51,7 @@ class OutcomeKind(StrEnum):
     NOT_SENT = "NOT_SENT"  # refused before it left
 
 
-class Answer(StrEnum):
+class Answer(Word):
     """A probe's answer."""
 
     APPLIED = "APPLIED"
@@ -59,7 +59,7 @@ class Answer(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-class Settlement(StrEnum):
+class Settlement(Word):
     """How an intent without an outcome was closed."""
 
     NEVER_SENT = "NEVER_SENT"
@@ -68,7 +68,7 @@ class Settlement(StrEnum):
     SUPERSEDED = "SUPERSEDED"  # a permitted later call of the same operation returned
 
 
-class End(StrEnum):
+class End(Word):
     """How an attempt ended."""
 
     COMPLETED = "COMPLETED"
@@ -77,7 +77,7 @@ class End(StrEnum):
     INDETERMINATE = "INDETERMINATE"
 
 
-class Durability(StrEnum):
+class Durability(Word):
     """IMMEDIATE: durable when acknowledged. EVENTUAL: durable no later than its branch's next Pending or close (I5)."""
 
     IMMEDIATE = "IMMEDIATE"

@@ -12,17 +12,17 @@ One table, total, without a default: every cell is written down. Time enters thr
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Answer, Instant, Resolution, Verdict
 from intentlog.core.state import Branch, Dispatch, Operation, State
+from intentlog.core.words import Word
 
 KEY_MARGIN_NS = 60 * 1_000_000_000  # a re-send must fit into the window with this to spare
 
 
-class Doubt(StrEnum):
+class Doubt(Word):
     """The table's rows: the verdict over the operation, with REJECTED beside an open dispatch told apart."""
 
     NEVER_SENT = "NEVER_SENT"
@@ -31,7 +31,7 @@ class Doubt(StrEnum):
     DONE = "DONE"
 
 
-class Lever(StrEnum):
+class Lever(Word):
     """The table's columns: what could still tell. For KEYED: whether the key is still remembered."""
 
     PROBE_AND_KEY = "PROBE_AND_KEY"
@@ -177,7 +177,7 @@ def trust(operation: Operation, declaration: Declaration, branch: Branch, starte
     return Trust(missing_ns <= 0, max(0, missing_ns))
 
 
-class Next(StrEnum):
+class Next(Word):
     """What follows from a probe's answer."""
 
     LOOK_AGAIN = "LOOK_AGAIN"  # somebody was faster

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from msgspec import Struct
 
 from intentlog.core import records as r
 from intentlog.core.effects import Declaration
 from intentlog.core.records import Instant
+from intentlog.core.words import Word
 from intentlog.errors import EffectRan
 
 
-class State(StrEnum):
+class State(Word):
     """The state of an intent in the machine."""
 
     NONE = "NONE"
@@ -23,7 +22,7 @@ class State(StrEnum):
     SETTLED = "SETTLED"
 
 
-class Fate(StrEnum):
+class Fate(Word):
     """What is known of one dispatch."""
 
     CALLING = "CALLING"  # its owner calls, or died calling
