@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import time
 import timeit
@@ -135,6 +136,7 @@ def main() -> None:
         names = given.only.split(",") if given.only else default
     if unknown := set(names) - set(MEASURES):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was begun is removed
     started = time.monotonic()
     SCRATCH.mkdir(exist_ok=True)
     measure(run, names, SCRATCH / f"run-{time.time_ns()}")

@@ -50,11 +50,11 @@ class Amount(NamedTuple):
 
 QUICK = {1: Amount(5, 60, 2.0), 8: Amount(3, 12, 2.0), 64: Amount(3, 4, 2.0), 512: Amount(3, 1, 2.0)}
 FULL = {
-    1: Amount(9, 400, 60.0),
-    8: Amount(7, 250, 30.0),
-    64: Amount(7, 60, 30.0),
-    512: Amount(7, 16, 30.0),
-    4096: Amount(5, 4, 30.0),
+    1: Amount(9, 400, 30.0),
+    8: Amount(7, 250, 15.0),
+    64: Amount(7, 60, 15.0),
+    512: Amount(7, 16, 15.0),
+    4096: Amount(5, 4, 15.0),
 }
 
 
