@@ -213,6 +213,8 @@ class AioDriver:
                 ended()
 
     async def _do(self, action: Action, hands: Hands) -> Any:
+        if isinstance(action, Append):
+            return await self._append(action)
         match action:
             case Call():
                 return await self._call(action, hands)
@@ -226,8 +228,6 @@ class AioDriver:
     # --- the store ---------------------------------------------------------------------------------------------
 
     async def _store_action(self, action: StoreAction) -> Any:
-        if isinstance(action, Append):
-            return await self._append(action)
         if isinstance(action, Load) and self._duty.waits(action.branch, action.step):
             for member in self._duty.flushing(action.branch, self._join):
                 if member.landing is not None:

@@ -28,7 +28,7 @@ from intentlog.core.actions import (
 from intentlog.core.records import Durability
 from intentlog.errors import LogClosed, LogUnavailable
 from intentlog.ports import Observer, Store
-from intentlog.run.group import GroupCommit, Member, commit_together
+from intentlog.run.group import Effect, GroupCommit, Member, commit_together
 from intentlog.run.signals import held_back
 
 WAITING_MAX = 256  # of one branch; so many are written together
@@ -55,8 +55,6 @@ class Duty:
     def do(self, action: StoreAction) -> Any:
         """Do one store action and return its reply."""
         match action:
-            case Append():
-                return self.append(action)
             case Load(branch, step, generation):
                 if self.waits(branch, step):
                     self.flush(branch)
@@ -69,6 +67,8 @@ class Duty:
             case FetchError(seq):
                 stored = self.store.record(seq)
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
+            case Append():
+                return self.append(action)
 
     # --- appending ---------------------------------------------------------------------------------------------
 
@@ -154,9 +154,8 @@ class Duty:
                 return []
             members: list[Member] = []
             for one in [branch] if branch is not None else [*{*self._waiting, *self._sending}]:
-                earlier = [effect for member in self._sending.get(one, ()) for effect in member.effects]
-                member = self._with_waiting(one)
-                member.effects.extend(earlier)  # so that it goes into a later commit than they do
+                behind = [effect for member in self._sending.get(one, ()) for effect in member.effects]
+                member = self._with_waiting(one, behind=behind)
                 join(member)
                 members.append(member)
             return members
@@ -184,12 +183,12 @@ class Duty:
                 entries.extend(member.entries)
         return any(getattr(entry.record, "step", None) == step for entry in entries)
 
-    def _with_waiting(self, branch: str, *entries: Append) -> Member:
+    def _with_waiting(self, branch: str, *entries: Append, behind: Sequence[Effect] = ()) -> Member:
         """The member that takes these, behind what waits for the branch. The caller holds the lock."""
-        waiting = self._waiting.pop(branch, None)
+        waiting = self._waiting.pop(branch, None) if self._waiting else None
         if waiting is None:
-            return Member([*entries])
-        member = Member([*waiting, *entries])
+            return Member([*entries], behind)
+        member = Member([*waiting, *entries], behind)
         self._sending.setdefault(branch, []).append(member)
         return member
 

@@ -38,17 +38,21 @@ class Member:
         landing: done when it is committed; for callers that are tasks.
     """
 
-    __slots__ = ("effects", "entries", "error", "landing", "replies", "turn")
+    __slots__ = ("_behind", "entries", "error", "landing", "replies", "turn")
 
-    def __init__(self, entries: list[Append]) -> None:
+    def __init__(self, entries: list[Append], behind: Sequence[Effect] = ()) -> None:
         self.entries = entries
-        self.effects: list[Effect] = [
-            (one.branch, one.record.step) for one in entries if isinstance(one.record, OfIntent)
-        ]
+        self._behind = behind  # effects whose records it has to come after, beside its own
         self.replies: list[Appended | Refused] | None = None
         self.error: BaseException | None = None
         self.turn: Lock | None = None
         self.landing: asyncio.Future[None] | None = None
+
+    @property
+    def effects(self) -> list[Effect]:
+        """The effects that no other record of the same commit may speak for."""
+        own = [(one.branch, one.record.step) for one in self.entries if isinstance(one.record, OfIntent)]
+        return [*own, *self._behind] if self._behind else own
 
     @property
     def is_done(self) -> bool:
@@ -80,8 +84,9 @@ def take(waiting: deque[Member], first: Member | None = None) -> list[Member]:
     left: list[Member] = []
     while waiting and size < BATCH_RECORDS_MAX:
         member = waiting.popleft()
-        if seen.isdisjoint(member.effects):
-            seen.update(member.effects)
+        effects = member.effects
+        if seen.isdisjoint(effects):
+            seen.update(effects)
             size += len(member.entries)
             batch.append(member)
         else:
@@ -100,7 +105,8 @@ def commit_together(commit: Commit, members: Sequence[Member]) -> None:
         Interrupted: a signal's exception came; those that are not done were not written.
     """
     try:
-        entries = [entry for member in members for entry in member.entries]
+        first, *others = members
+        entries = [*first.entries, *(entry for member in others for entry in member.entries)]
         replies = commit(entries) if entries else []
     except Interrupted as stop:
         if stop.replies is not None:
@@ -120,6 +126,9 @@ def commit_together(commit: Commit, members: Sequence[Member]) -> None:
 
 
 def _share(members: Sequence[Member], replies: Sequence[Appended | Refused]) -> None:
+    if len(members) == 1:
+        members[0].replies = list(replies)
+        return
     start = 0
     for member in members:
         end = start + len(member.entries)
@@ -172,7 +181,8 @@ class GroupCommit:
         others = batch[1:]
         try:
             self._commit(batch)
-            _let_go(one for one in others if one.is_done)  # they do not wait for the upkeep
+            if others:
+                _let_go([one for one in others if one.is_done])  # they do not wait for the upkeep
             self._upkeep()
         finally:
             self._hand_over(others)
@@ -180,10 +190,12 @@ class GroupCommit:
     def _hand_over(self, others: Sequence[Member]) -> None:
         """Let the next one lead, if anybody waits; who was not written, because a signal came, is the first to."""
         with self._lock:
-            self._waiting.extendleft(reversed([one for one in others if not one.is_done]))
+            if others:
+                self._waiting.extendleft(reversed([one for one in others if not one.is_done]))
             leader = self._waiting.popleft() if self._waiting else None
             self._is_led = leader is not None
-        _let_go([leader] if leader else ())
+        if leader:
+            _let_go([leader])
 
 
 def _let_go(members: Iterable[Member]) -> None:

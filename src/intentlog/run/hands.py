@@ -10,6 +10,8 @@ from intentlog.core.actions import Call, NotMade, Probe, Probed, Raised, Returne
 from intentlog.core.records import Answer, ErrorText, Instant
 from intentlog.ports import Clock, Store
 
+LOOKED_NS = 5_000_000  # so long a store's own look at its files, after the permission, is new enough
+
 
 class Found(NamedTuple):
     """A probe's answer, with the value that it found, encoded."""
@@ -86,9 +88,11 @@ def hindrance(action: Call, clock: Clock, store: Store) -> NotMade | None:
     failpoints.reached(failpoints.BEFORE_CALL)
     if action.grace_ns is None:
         return None
-    late_ns = clock.now().boot_ns - action.sent.boot_ns - action.grace_ns
-    if late_ns > 0:
-        return NotMade(f"it would have been {late_ns / 1e9:.3f} s too late after its permission")
+    since_ns = clock.now().boot_ns - action.sent.boot_ns
+    if since_ns > action.grace_ns:
+        return NotMade(f"it would have been {(since_ns - action.grace_ns) / 1e9:.3f} s too late after its permission")
+    if since_ns < LOOKED_NS:
+        return None
     gone = store.gone()
     return NotMade(gone) if gone else None
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from intentlog.core import codec
+from intentlog.core.records import Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.store import schema
 from intentlog.store.connection import Connection
@@ -72,26 +71,24 @@ class SqliteRows:
 
     def write(self, staged: Staged) -> None:
         """Write what was staged."""
-        events: list[tuple[object, ...]] = []
-        for stored, body in staged.events:
-            at = stored.at
-            boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
-            row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
-            events.append((*row, body.decode(), stored.payload, stored.chain))
-        branches = [(name, one.is_unfinished, codec.encode_state(one)) for name, one in staged.branches.items()]
-        operations = [(*key, one.is_open, codec.encode_state(one)) for key, one in staged.operations.items()]
-        self._run(schema.INSERT_EVENT, events)
-        self._run(schema.PUT_BRANCH, branches)
-        self._run(schema.PUT_OPERATION, operations)
+        if len(staged.events) == 1:  # a lone record: each row by itself
+            execute = self._execute
+            execute(schema.INSERT_EVENT, _event(*staged.events[0]))
+            for name, branch in staged.branches.items():
+                execute(schema.PUT_BRANCH, (name, branch.is_unfinished, codec.encode_state(branch)))
+            for key, one in staged.operations.items():
+                execute(schema.PUT_OPERATION, (*key, one.is_open, codec.encode_state(one)))
+        elif staged.events:
+            execute_many = self._connection.executemany
+            execute_many(schema.INSERT_EVENT, [_event(stored, body) for stored, body in staged.events])
+            rows = [(name, one.is_unfinished, codec.encode_state(one)) for name, one in staged.branches.items()]
+            execute_many(schema.PUT_BRANCH, rows)
+            if staged.operations:
+                rows_of = [(*key, one.is_open, codec.encode_state(one)) for key, one in staged.operations.items()]
+                execute_many(schema.PUT_OPERATION, rows_of)
         for name, branch in staged.branches.items():
-            if branch.head_seq and branch.is_open and name not in self._steps:
+            if name not in self._steps and branch.is_open:
                 self._learn_steps(name)
-
-    def _run(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        if len(rows) == 1:
-            self._execute(statement, rows[0])
-        elif rows:
-            self._connection.executemany(statement, rows)
 
     def _learn_steps(self, branch: str) -> None:
         """Which steps a branch has: none but the few of an attempt that begins, so that a new one needs no look."""
@@ -103,20 +100,25 @@ class SqliteRows:
 
     def keep(self, staged: Staged) -> None:
         """The transaction was committed, with this in it."""
-        if len(self._branches) > REMEMBERED_MAX or len(self._operations) > REMEMBERED_MAX:
+        branches, operations = self._branches, self._operations
+        if len(branches) > REMEMBERED_MAX or len(operations) > REMEMBERED_MAX:
             self._forget()
         for name, branch in staged.branches.items():
             if branch.is_open:
-                self._branches[name] = branch
+                branches[name] = branch
             else:
-                self._branches.pop(name, None)
+                branches.pop(name, None)
                 self._steps_count -= len(self._steps.pop(name, None) or ())
         for key, operation in staged.operations.items():
-            if operation.is_open:
-                self._operations[key] = operation
+            if key in operations:
+                if operation.is_open:
+                    operations[key] = operation
+                else:
+                    del operations[key]
             else:
-                self._operations.pop(key, None)
-            self._add_step(key[0], key[1])
+                if operation.is_open:
+                    operations[key] = operation
+                self._add_step(key[0], key[1])
         self._next_seq += len(staged.events)
         self._version = self._connection.data_version()
         self._is_known = True
@@ -137,3 +139,10 @@ class SqliteRows:
         self._operations.clear()
         self._steps.clear()
         self._steps_count = 0
+
+
+def _event(stored: Stored, body: bytes) -> tuple[object, ...]:
+    at = stored.at
+    boot_id, boot_ns = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
+    place = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, boot_id, boot_ns)
+    return (*place, body.decode(), stored.payload, stored.chain)

@@ -21,7 +21,7 @@ from intentlog.store.locks import Locks, lives
 from intentlog.store.presence import Present
 from intentlog.store.reads import SqliteReads, damage_of
 from intentlog.store.rows import SqliteRows
-from intentlog.store.staging import stage
+from intentlog.store.staging import NOTHING, stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
@@ -289,23 +289,27 @@ class SqliteStore(SqliteReads):
     def upkeep(self) -> None:
         """See `ports.Store.upkeep`: the keeper restarts the WAL; a reader's snapshot only postpones it."""
         with self._turn():
-            if self._connection is None or self._locks is None or self._poison is not None:
+            if self._connection is None or self._tables is None or self._locks is None or self._poison is not None:
                 return
             try:
                 if self._locks.become_keeper():
-                    self._restart_wal(self._connection)
+                    self._restart_wal(self._connection, self._tables)
             except Exception as error:  # noqa: BLE001 - what was acknowledged stands; the next use is refused
                 self._poisoned(error)
 
-    def _restart_wal(self, connection: Connection) -> None:
+    def _restart_wal(self, connection: Connection, tables: SqliteRows) -> None:
         try:
             connection.set_busy_timeout(0)  # a reader's snapshot is not waited for: the next commit tries again
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            connection.execute("BEGIN IMMEDIATE")
+            tables.begin()
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'upkeep'")  # takes the header's sync
+            connection.execute("COMMIT")
+            tables.keep(NOTHING)  # so that what is known of the tables stays known
             self._frames = 0
             self._upkeep_commits += 1
         except (apsw.BusyError, apsw.FullError):
-            return  # nothing was lost; if there is no room, the next append meets it and says so
+            self._roll_back(connection)  # nothing was lost; if there is no room, the next append meets it and says so
         finally:
             connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
 
