@@ -10,6 +10,7 @@ from intentlog.store.connection import Connection
 from intentlog.store.staging import OperationKey, Staged
 
 REMEMBERED_MAX = 8_192  # rows of each table
+ROOM_BYTES = 96  # what a dispatch and its outcome add to the row of an operation
 STEPS_MAX = 1_000  # of a branch, while which of them are there is known
 STEPS_OF_ALL_MAX = 100_000
 
@@ -30,6 +31,7 @@ class SqliteRows:
         self._next_seq = 0
         self._branches: dict[str, Branch] = {}
         self._operations: dict[OperationKey, Operation] = {}
+        self._sizes: dict[OperationKey, int] = {}  # of the rows of these, with their room
         self._steps: dict[str, set[str] | None] = {}  # None: too many
         self._steps_count = 0
 
@@ -70,22 +72,30 @@ class SqliteRows:
         return None if steps is None or step in steps else self._branches.get(branch)
 
     def write(self, staged: Staged) -> None:
-        """Write what was staged."""
-        if len(staged.events) == 1:  # a lone record: each row by itself
-            execute = self._execute
-            execute(schema.INSERT_EVENT, _event(*staged.events[0]))
-            for name, branch in staged.branches.items():
-                execute(schema.PUT_BRANCH, (name, branch.is_unfinished, codec.encode_state(branch)))
-            for key, one in staged.operations.items():
-                execute(schema.PUT_OPERATION, (*key, one.is_open, codec.encode_state(one)))
-        elif staged.events:
-            execute_many = self._connection.executemany
-            execute_many(schema.INSERT_EVENT, [_event(stored, body) for stored, body in staged.events])
-            rows = [(name, one.is_unfinished, codec.encode_state(one)) for name, one in staged.branches.items()]
-            execute_many(schema.PUT_BRANCH, rows)
-            if staged.operations:
-                rows_of = [(*key, one.is_open, codec.encode_state(one)) for key, one in staged.operations.items()]
-                execute_many(schema.PUT_OPERATION, rows_of)
+        """Write what was staged, each row by the statement that touches the fewest pages."""
+        rows: dict[str, list[tuple[object, ...]]] = {}
+        if staged.events:
+            rows[schema.INSERT_EVENT] = [_event(stored, body) for stored, body in staged.events]
+        for name, branch in staged.branches.items():
+            known = self._branches.get(name)
+            if known is not None and known.is_unfinished == branch.is_unfinished:
+                rows.setdefault(schema.SET_BRANCH, []).append((name, codec.encode_state(branch)))
+            else:
+                put = (name, branch.is_unfinished, codec.encode_state(branch))
+                rows.setdefault(schema.PUT_BRANCH, []).append(put)
+        for key, one in staged.operations.items():
+            state = codec.encode_state(one)
+            size = self._sizes.get(key) or self._sizes.setdefault(key, len(state) + ROOM_BYTES)
+            room = bytes(max(0, size - len(state)))
+            if key in self._operations and one.is_open:  # all that are remembered are open
+                rows.setdefault(schema.SET_OPERATION, []).append((*key, state, room))
+            else:
+                rows.setdefault(schema.PUT_OPERATION, []).append((*key, one.is_open, state, room))
+        for statement, of_it in rows.items():
+            if len(of_it) == 1:
+                self._execute(statement, of_it[0])
+            else:
+                self._connection.executemany(statement, of_it)
         for name, branch in staged.branches.items():
             if name not in self._steps and branch.is_open:
                 self._learn_steps(name)
@@ -115,9 +125,12 @@ class SqliteRows:
                     operations[key] = operation
                 else:
                     del operations[key]
+                    self._sizes.pop(key, None)
             else:
                 if operation.is_open:
                     operations[key] = operation
+                else:
+                    self._sizes.pop(key, None)
                 self._add_step(key[0], key[1])
         self._next_seq += len(staged.events)
         self._version = self._connection.data_version()
@@ -137,6 +150,7 @@ class SqliteRows:
     def _forget(self) -> None:
         self._branches.clear()
         self._operations.clear()
+        self._sizes.clear()
         self._steps.clear()
         self._steps_count = 0
 

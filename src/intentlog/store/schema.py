@@ -28,12 +28,14 @@ CREATE TABLE branches (branch TEXT PRIMARY KEY, unfinished INTEGER NOT NULL, sta
 CREATE INDEX unfinished_branches ON branches (branch) WHERE unfinished;
 
 -- is_open: a restart has to look at it. Its partial index is what a restart scans, whatever the log's length.
+-- room: so that the row keeps its length while the operation goes on, and is written in place.
 CREATE TABLE operations (
     branch TEXT NOT NULL,
     step TEXT NOT NULL,
     generation INTEGER NOT NULL,
     is_open INTEGER NOT NULL,
     state BLOB NOT NULL,
+    room BLOB NOT NULL,
     PRIMARY KEY (branch, step, generation)
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX open_operations ON operations (branch) WHERE is_open;
@@ -58,9 +60,12 @@ PUT_BRANCH = """
 INSERT INTO branches VALUES (?1, ?2, ?3) ON CONFLICT (branch) DO UPDATE SET unfinished = ?2, state = ?3
 """
 PUT_OPERATION = """
-INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5
+INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5, room = ?6
 """
+# Of rows that are known: a column of an index that is named here is written to the index, even if it stays the same.
+SET_BRANCH = "UPDATE branches SET state = ?2 WHERE branch = ?1"
+SET_OPERATION = "UPDATE operations SET state = ?4, room = ?5 WHERE branch = ?1 AND step = ?2 AND generation = ?3"
 EVENT_COLUMNS = "seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain"
 EVENT = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq = ?"  # noqa: S608 - a constant
 EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
