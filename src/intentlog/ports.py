@@ -127,10 +127,13 @@ class Store(Protocol):
         """Everything of one branch, of one moment, for `verify`."""
         ...
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """Why a permission is worth nothing any more: log or lock were deleted or replaced. "" if they were not.
 
         Safe from any thread.
+
+        Args:
+            age_max_ns: a look that is no older need not be repeated.
         """
         ...
 

@@ -177,8 +177,9 @@ class MemoryStore:
         operations = [operation for _, operation in self.operations(branch, open_only=False)]
         return BranchRows(row, list(self.history(branch)), operations, columns_agree=True)
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """See `ports.Store.gone`: a disk in memory is never taken away."""
+        del age_max_ns
         return ""
 
     def check_process(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,7 @@ class SqliteStore(SqliteReads):
         self._tables: SqliteRows | None = None
         self._identity: opening.Identity | None = None
         self._present: tuple[Present, ...] = ()
+        self._looked_ns = -1  # when they were last seen to be there
         self._folder = path.with_name(path.name + ".d")
         self.mapped: opening.Identity | None = None  # the file whose -shm this process has mapped
         _stores.add(self)
@@ -250,12 +252,16 @@ class SqliteStore(SqliteReads):
             with suppress(apsw.Error):  # the caller raises what made it roll back
                 connection.execute("ROLLBACK")
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """See `ports.Store.gone`."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._looked_ns <= age_max_ns:
+            return ""
         for one in self._present:
             gone = one.gone()
             if gone:
                 return gone
+        self._looked_ns = now_ns
         return ""
 
     def _poisoned(self, error: Exception) -> LogPoisoned:
