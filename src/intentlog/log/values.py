@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from intentlog.core.actions import IntentId
 from intentlog.core.effects import nanoseconds
@@ -198,6 +199,10 @@ class Cancelled:
     open_intents: tuple[OpenIntent, ...]
 
 
+Progress: TypeAlias = Callable[[int, int], object]
+"""Is told how far `verify` is: records that were checked, and all that there were when it began."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something that `verify` found.
@@ -218,7 +223,7 @@ class Report:
     """What `verify` found.
 
     Attributes:
-        problems: everything that is wrong; empty if the log is sound.
+        problems: everything that is wrong, the first ten thousand; empty if the log is sound.
         records: how many records were read.
         branches: how many branches.
     """
