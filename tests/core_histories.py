@@ -78,14 +78,13 @@ def grown(world: World, record: r.Record, change: machine.Change) -> World:
 def broken(history: Iterable[Stored]) -> dict[str, list[tuple[int, str]]]:
     """What each invariant finds broken in a history, from its records alone, and at which."""
     found: dict[str, list[tuple[int, str]]] = {number: [] for number in check.INVARIANTS}
-    watches: dict[tuple[str, str, int], check.Watch] = {}
+    seen: dict[check.Key, check.Seen] = {}
     for stored in history:
         record = stored.record
         if isinstance(record, r.INTENT_RECORDS):
+            of = seen.setdefault((record.step, record.generation), check.Seen())
             for number, invariant in check.INVARIANTS.items():
-                key = (number, record.step, record.generation)
-                watch = watches.get(key) or watches.setdefault(key, invariant())
-                found[number] += [(stored.seq, text)] if (text := watch(record)) else []
+                found[number] += [(stored.seq, text)] if (text := invariant(of, record)) else []
     return found
 
 

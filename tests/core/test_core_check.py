@@ -104,7 +104,7 @@ def test_each_changed_row_is_found() -> None:
         {},
         {key: replace(row, contradicts=True)},
         {key: replace(row, dispatches=(dispatch, *row.dispatches[1:]))},
-        {key: row, ("refund", 1): row},
+        {key: row, ("refund", 1): replace(row, step="refund")},
     ):
         found = check_branch(Held(BRANCH, world.branch, world.history, operations))
         assert ["operation" in finding.text for finding in found] == [True]

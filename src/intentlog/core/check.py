@@ -1,8 +1,8 @@
 """The invariants over a branch's history, record by record, and a rebuild of what is folded from it.
 
 Two oracles that do not share their code: the refold runs every record through `machine.apply` again, and I1, I2, I3, I4
-and I6 are stated here anew, from the records alone. Each holds within one operation, so that it is a watch over the
-records of one.
+and I6 are stated here anew, from the records alone. Each holds within one operation, so that it is held against the
+records of one, in turn.
 
 What memory it takes. A branch can have a million records, and as many operations. An operation is kept while its
 records come: up to the one that its row names as its newest. If it has then become what the row says, it is forgotten,
@@ -136,14 +136,14 @@ def check_branch(
 
 
 class _Watched:
-    """An operation whose records come: what they made of it, its row, and what watches over each invariant."""
+    """An operation whose records come: what they made of it, its row, and what the invariants have to remember."""
 
-    __slots__ = ("folded", "row", "watches")
+    __slots__ = ("folded", "row", "seen")
 
     def __init__(self, row: Operation | None) -> None:
         self.row = row
         self.folded: Operation | None = None
-        self.watches = [(number, invariant()) for number, invariant in INVARIANTS.items()]
+        self.seen: Seen | None = Seen()
 
 
 class _Look:
@@ -155,7 +155,8 @@ class _Look:
         self._branch = whole.name
         self._salt = salt
         self._kept = kept
-        self._folded = Branch()
+        self._folded = Branch()  # but for its head, which is:
+        self._head_seq, self._head_chain = 0, b""
         self._watched: dict[Key, _Watched] = {}
         self._agreed = _Agreed()
         self._findings: list[Finding] = []
@@ -165,17 +166,18 @@ class _Look:
         record, seq, of = stored.record, stored.seq, None
         self._check_link(stored, body)
         if isinstance(record, r.OfIntent):
-            self._check_request_id(seq, record)
-            of = self._watch((record.step, record.generation))
-            for number, watch in of.watches:
-                if broken := watch(record):
-                    self._found(seq, f"{number}: {record.step} {broken}")
+            if self._salt is not None:
+                self._check_request_id(seq, record, self._salt)
+            of = self._watch((record.step, record.generation), seq)
+            if of.seen is not None:
+                for number, invariant in _INVARIANTS:
+                    if broken := invariant(of.seen, record):
+                        self._found(seq, f"{number}: {record.step} {broken}")
         change = machine.apply(self._folded, of.folded if of else None, record, seq, stored.at)
         if isinstance(change, machine.Refusal):
             self._found(seq, f"the rules refuse this record: {change.reason}: {change.detail}")
-            self._folded = replace(self._folded, head_seq=seq, head_chain=stored.chain)
             return
-        self._folded = replace(change.branch, head_seq=seq, head_chain=stored.chain)
+        self._folded = change.branch
         for operation in change.operations:
             self._fold(operation, seq)
 
@@ -183,8 +185,8 @@ class _Look:
         """Whatever is wrong, once every record was taken: the rows are held against what was folded."""
         row = self._whole.row
         columns_agree = self._whole.is_unfinished == row.is_unfinished
-        if self._folded != row:
-            self._found(self._folded.head_seq, "the branch's row is not what its records fold to")
+        if replace(self._folded, head_seq=self._head_seq, head_chain=self._head_chain) != row:
+            self._found(self._head_seq, "the branch's row is not what its records fold to")
         for key, is_open, operation in self._whole.operations():
             columns_agree &= (key, is_open) == ((operation.step, operation.generation), operation.is_open)
             watched = self._watched.pop(key, None)
@@ -200,41 +202,47 @@ class _Look:
     def _found(self, seq: int, text: str) -> None:
         self._findings.append(Finding(seq, text))
 
-    def _watch(self, key: Key) -> _Watched:
+    def _watch(self, key: Key, seq: int) -> _Watched:
         watched = self._watched.get(key)
         if watched is None:
             watched = self._watched[key] = _Watched(self._whole.operation(key))
             row = watched.row
-            if row is not None and self._agreed.holds(row.last_seq, key):
+            if row is not None and row.last_seq < seq and self._agreed.holds(row.last_seq, key):
                 watched.folded = row  # which is what had come of it
-                watched.watches = []  # what they knew is gone, until the second look
+                watched.seen = None  # what was seen of it is gone, until the second look
                 if len(self.liars) < LIARS_MAX:
                     self.liars.add(key)
         return watched
 
     def _fold(self, operation: Operation, seq: int) -> None:
         key = (operation.step, operation.generation)
-        watched = self._watch(key)
+        watched = self._watch(key, seq)
         watched.folded, row = operation, watched.row
         if row is not None and row.last_seq == seq and row == operation and key not in self._kept:
             self._agreed.add(seq, key)
             del self._watched[key]
 
     def _check_link(self, stored: Stored, body: bytes) -> None:
-        seq, head = stored.seq, self._folded
+        seq = stored.seq
         if stored.branch != self._branch:
             self._found(seq, f"it says that it belongs to branch {stored.branch!r}")
-        if stored.previous_seq != head.head_seq:
-            self._found(seq, f"records are missing before it (after {head.head_seq})")
-        if codec.chain(head.head_chain, seq, self._branch, stored.at, body, stored.payload) != stored.chain:
+        if stored.previous_seq != self._head_seq:
+            self._found(seq, f"records are missing before it (after {self._head_seq})")
+        if codec.chain(self._head_chain, seq, self._branch, stored.at, body, stored.payload) != stored.chain:
             self._found(seq, "its digest does not fit: it, or one before it, was changed")
+        self._head_seq, self._head_chain = seq, stored.chain
 
-    def _check_request_id(self, seq: int, record: r.IntentRecord) -> None:
-        said = record.read if isinstance(record, r.Committed) else record
-        if self._salt is None or not isinstance(said, r.Pending | r.ReadHeader):
-            return
-        if said.request_id != codec.request_id(self._salt, self._branch, record.step, record.generation):
+    def _check_request_id(self, seq: int, record: r.IntentRecord, salt: bytes) -> None:
+        said = _declared(record)
+        if said and said.request_id != codec.request_id(salt, self._branch, record.step, record.generation):
             self._found(seq, "its request id is not that of this log")
+
+
+def _declared(record: r.IntentRecord) -> r.Pending | r.ReadHeader | None:
+    """What a record says of its operation's call, if it does."""
+    if isinstance(record, r.Pending):
+        return record
+    return record.read if isinstance(record, r.Committed) else None
 
 
 class _Agreed:
@@ -256,109 +264,88 @@ class _Agreed:
         return hash(key) in beside
 
 
-# --- the invariants, from the records alone: each watches over one operation, and answers what a record broke --------
-
-Watch: TypeAlias = Callable[[r.IntentRecord], str]
+# --- the invariants, from the records alone: each answers what a record of an operation breaks, or "" ----------------
 
 
-def i1_pending_before_dispatched() -> Watch:
+class Seen:
+    """What the invariants remember of the earlier records of one operation; each has its own."""
+
+    __slots__ = ("i1_pending", "i2_never", "i3_done", "i4_doubtful", "i4_unsafe", "i6_said")
+
+    def __init__(self) -> None:
+        self.i1_pending: tuple[int, ...] = ()  # attempts
+        self.i2_never: tuple[int, ...] = ()  # attempts
+        self.i3_done = False
+        self.i4_unsafe = False
+        self.i4_doubtful: tuple[int, ...] = ()  # dispatches
+        self.i6_said: tuple[str, str, str] | None = None
+
+
+def i1_pending_before_dispatched(seen: Seen, record: r.IntentRecord) -> str:
     """I1: Dispatched follows a Pending of the same intent."""
-    pending = set[int]()
-
-    def watch(record: r.IntentRecord) -> str:
-        match record:
-            case r.Pending():
-                pending.add(record.attempt)
-            case r.Dispatched() if record.attempt not in pending:
-                return "was dispatched without a Pending"
-            case _:
-                pass
-        return ""
-
-    return watch
+    if isinstance(record, r.Pending):
+        if record.attempt not in seen.i1_pending:
+            seen.i1_pending += (record.attempt,)
+    elif isinstance(record, r.Dispatched) and record.attempt not in seen.i1_pending:
+        return "was dispatched without a Pending"
+    return ""
 
 
-def i2_never_sent_is_final() -> Watch:
+def i2_never_sent_is_final(seen: Seen, record: r.IntentRecord) -> str:
     """I2: after a restart said NEVER_SENT of an intent, no Dispatched of that intent follows."""
-    never = set[int]()
-
-    def watch(record: r.IntentRecord) -> str:
-        match record:
-            case r.Classified(classification=r.Verdict.NEVER_SENT):
-                never.add(record.attempt)
-            case r.Dispatched() if record.attempt in never:
-                return "was dispatched after it was reported as never sent"
-            case _:
-                pass
-        return ""
-
-    return watch
+    if isinstance(record, r.Classified):
+        if record.classification is r.Verdict.NEVER_SENT and record.attempt not in seen.i2_never:
+            seen.i2_never += (record.attempt,)
+    elif isinstance(record, r.Dispatched) and record.attempt in seen.i2_never:
+        return "was dispatched after it was reported as never sent"
+    return ""
 
 
-def i3_done_is_never_called_again() -> Watch:
+def i3_done_is_never_called_again(seen: Seen, record: r.IntentRecord) -> str:
     """I3: no Dispatched of an operation after RETURNED, REJECTED or APPLIED."""
-    done = False
-
-    def watch(record: r.IntentRecord) -> str:
-        nonlocal done
-        match record:
-            case r.Committed(outcome=OutcomeKind.RETURNED | OutcomeKind.REJECTED):
-                done = True
-            case r.Settled(settlement=Settlement.APPLIED):
-                done = True
-            case r.Dispatched() if done:
-                return "was dispatched after it was done"
-            case _:
-                pass
-        return ""
-
-    return watch
+    if isinstance(record, r.Committed):
+        seen.i3_done = seen.i3_done or record.outcome is not OutcomeKind.NOT_SENT
+    elif isinstance(record, r.Settled):
+        seen.i3_done = seen.i3_done or record.settlement is Settlement.APPLIED
+    elif isinstance(record, r.Dispatched) and seen.i3_done:
+        return "was dispatched after it was done"
+    return ""
 
 
-def i4_unsafe_is_repeated_only_when_it_was_not_applied() -> Watch:
+def i4_unsafe_is_repeated_only_when_it_was_not_applied(seen: Seen, record: r.IntentRecord) -> str:
     """I4: an UNSAFE operation is dispatched again only if no earlier dispatch of it may have landed."""
-    unsafe, doubtful = False, set[int]()
-
-    def watch(record: r.IntentRecord) -> str:
-        nonlocal unsafe
-        broken = ""
-        match record:
-            case r.Pending():
-                unsafe = unsafe or record.declaration.kind is EffectKind.UNSAFE
-            case r.Dispatched():
-                broken = "is UNSAFE and was dispatched beside a doubt" if unsafe and doubtful else ""
-                doubtful.add(record.dispatch_no)
-            case r.Committed(outcome=OutcomeKind.NOT_SENT) | r.Suspended():
-                doubtful.discard(record.dispatch_no)
-            case r.Settled(settlement=Settlement.NOT_APPLIED) if record.by != PROBE or not unsafe:
-                doubtful.clear()
-            case _:
-                pass
-        return broken
-
-    return watch
+    if isinstance(record, r.Pending):
+        seen.i4_unsafe = seen.i4_unsafe or record.declaration.kind is EffectKind.UNSAFE
+    elif isinstance(record, r.Dispatched):
+        broken = seen.i4_unsafe and seen.i4_doubtful
+        seen.i4_doubtful += (record.dispatch_no,)
+        return "is UNSAFE and was dispatched beside a doubt" if broken else ""
+    elif isinstance(record, r.Suspended) or (
+        isinstance(record, r.Committed) and record.outcome is OutcomeKind.NOT_SENT
+    ):
+        seen.i4_doubtful = tuple(no for no in seen.i4_doubtful if no != record.dispatch_no)
+    elif isinstance(record, r.Settled) and record.settlement is Settlement.NOT_APPLIED:
+        by_probe = record.by == PROBE
+        seen.i4_doubtful = seen.i4_doubtful if by_probe and seen.i4_unsafe else ()
+    return ""
 
 
-def i6_one_operation_one_call() -> Watch:
+def i6_one_operation_one_call(seen: Seen, record: r.IntentRecord) -> str:
     """I6: request id, arguments and tool are equal in every Pending and READ of an operation."""
-    first: tuple[str, str, str] | None = None
-
-    def watch(record: r.IntentRecord) -> str:
-        nonlocal first
-        header = record.read if isinstance(record, r.Committed) else record
-        if not isinstance(header, r.Pending | r.ReadHeader):
-            return ""
+    header = _declared(record)
+    if header is not None:
         said = (header.request_id, header.digest, header.tool)
-        first = first or said
-        return "" if said == first else "was declared with another request id, arguments or tool"
+        seen.i6_said = seen.i6_said or said
+        return "" if said == seen.i6_said else "was declared with another request id, arguments or tool"
+    return ""
 
-    return watch
 
-
-INVARIANTS: Mapping[str, Callable[[], Watch]] = {
+Invariant: TypeAlias = Callable[[Seen, r.IntentRecord], str]
+INVARIANTS: Mapping[str, Invariant] = {
     "I1": i1_pending_before_dispatched,
     "I2": i2_never_sent_is_final,
     "I3": i3_done_is_never_called_again,
     "I4": i4_unsafe_is_repeated_only_when_it_was_not_applied,
     "I6": i6_one_operation_one_call,
 }
+_INVARIANTS = tuple(INVARIANTS.items())

@@ -15,7 +15,10 @@ from intentlog.errors import LogDamaged
 from intentlog.store import schema
 
 PAGE_ROWS = 1_000
+NEWEST_ROWS = 50  # of a branch: a walk within one statement costs as much as this many statements do
 PAGE_BYTES = 4 << 20  # of a branch's records and payloads: a page ends with the record that reaches it
+
+_PREVIOUS, _RECORD, _PAYLOAD = 2, 6, 7  # of `schema.EVENT_COLUMNS`
 
 Row: TypeAlias = tuple[Any, ...]
 Read: TypeAlias = Callable[[str, tuple[object, ...]], list[Row]]  # every row of one statement, which limits them
@@ -45,26 +48,26 @@ def _behind(key: Row) -> Row:
 def records_back(read: Read, head: int, after: int = 0) -> Iterator[Row]:
     """The records of one branch, oldest first, as far back from `head` as its chain goes, or to the record `after`.
 
-    The newest page is read at once: most branches are no longer. Of what lies below it only the places are read first,
-    and one in a thousand is kept; from there the pages are read again, whole.
+    The newest are read one by one: most branches are no longer. Of what lies below them only the places are read
+    first, and that of one in a thousand is kept; from there the pages are read again, whole.
     """
-    newest = read(schema.WALK_BACK, (head, after, PAGE_ROWS, PAGE_BYTES))
+    newest: list[Row] = []
+    below, taken = head if head > after else 0, 0
+    while below and len(newest) < NEWEST_ROWS and taken < PAGE_BYTES:
+        found = read(schema.EVENT, (below,))
+        newest += found
+        below = _below(below, found[0][_PREVIOUS], after) if found else 0
+        taken += len(found[0][_RECORD]) + len(found[0][_PAYLOAD] or b"") if found else 0
     places: list[tuple[int, int]] = []  # where a page begins, the newest first, and how many records it has
-    below = _below(newest[-1][0], newest[-1][2], after) if newest else 0
     while below:
         [(seq, previous, count)] = read(schema.PAGE_BACK, (below, after, PAGE_ROWS, PAGE_BYTES))
-        if not count:
-            break
-        places.append((below, count))
-        below = _below(seq, previous, after)
-    yield from _older(read, places, after)
-    yield from reversed(newest)
-
-
-def _older(read: Read, places: list[tuple[int, int]], after: int) -> Iterator[Row]:
+        places += [(below, count)] if count else []
+        below = _below(seq, previous, after) if count else 0
     while places:
         place, count = places.pop()
         yield from reversed(read(schema.WALK_BACK, (place, after, count, PAGE_BYTES)))
+    newest.reverse()
+    yield from newest
 
 
 def _below(seq: int, previous: int, after: int) -> int:

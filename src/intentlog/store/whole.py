@@ -7,7 +7,6 @@ so that it is let go after a page of records, but never within a branch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 
 from intentlog.core import codec
@@ -56,50 +55,59 @@ class SqliteWhole:
         self._connection = connection
         self._path = path
         self._state = state
+        self._row: Branch | None = None
+        self._operations: dict[Key, OperationRow] | None = None  # where they are no more than a page
+        self._operations_are_known = False
 
-    @cached_property
+    @property
     def row(self) -> Branch:
         """See `core.check.Whole`."""
-        with reading(self._path):
-            return codec.decode_branch(self._state)
+        if self._row is None:
+            with reading(self._path):
+                self._row = codec.decode_branch(self._state)
+        return self._row
 
     def records(self) -> Iterator[tuple[Stored, bytes]]:
         """See `core.check.Whole`."""
-        for row in pages.records_back(self._read, self.row.head_seq):
-            self.records_read += 1
-            yield pages.stored_of(row), row[6].encode()
+        head = self.row.head_seq
+        with reading(self._path):
+            for row in pages.records_back(self._read, head):
+                self.records_read += 1
+                yield pages.stored_of(row), row[6].encode()
 
     def operation(self, key: Key) -> Operation | None:
         """See `core.check.Whole`."""
-        if self._all_operations is not None:
-            found = self._all_operations.get(key)
-            return found and found.operation
-        rows = self._read(schema.OPERATION, (self.name, *key))
+        if not self._operations_are_known:
+            self._look_at_operations()
+        if self._operations is not None:
+            found = self._operations.get(key)
+            return found.operation if found else None
         with reading(self._path):
-            return codec.decode_operation(rows[0][0]) if rows else None
+            state = self._connection.execute(schema.OPERATION, (self.name, *key)).get
+            return None if state is None else codec.decode_operation(state)
 
     def operations(self) -> Iterator[OperationRow]:
         """See `core.check.Whole`."""
-        if self._all_operations is not None:
-            yield from self._all_operations.values()
+        if not self._operations_are_known:
+            self._look_at_operations()
+        if self._operations is not None:
+            yield from self._operations.values()
             return
-        for row in pages.by_key(self._read, schema.OPERATION_ROWS, (self.name,), schema.FIRST_STEP):
-            yield self._operation_row(row)
-
-    @cached_property
-    def _all_operations(self) -> dict[Key, OperationRow] | None:
-        """Those of most branches; None if they are more than a page."""
-        rows = self._read(schema.OPERATION_ROWS, (self.name, *schema.FIRST_STEP, pages.PAGE_ROWS))
-        if len(rows) == pages.PAGE_ROWS:
-            return None
-        found = map(self._operation_row, rows)
-        return {one.key: one for one in found}
-
-    def _operation_row(self, row: pages.Row) -> OperationRow:
-        step, generation, is_open, state = row
         with reading(self._path):
-            return OperationRow((step, generation), bool(is_open), codec.decode_operation(state))
+            for row in pages.by_key(self._read, schema.OPERATION_ROWS, (self.name,), schema.FIRST_STEP):
+                yield _operation_row(row)
+
+    def _look_at_operations(self) -> None:
+        with reading(self._path):
+            rows = self._read(schema.OPERATION_ROWS, (self.name, *schema.FIRST_STEP, pages.PAGE_ROWS))
+            if len(rows) < pages.PAGE_ROWS:
+                self._operations = {one.key: one for one in map(_operation_row, rows)}
+        self._operations_are_known = True
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[pages.Row]:
-        with reading(self._path):
-            return self._connection.execute(query, values).fetchall()
+        return self._connection.execute(query, values).fetchall()
+
+
+def _operation_row(row: pages.Row) -> OperationRow:
+    step, generation, is_open, state = row
+    return OperationRow((step, generation), bool(is_open), codec.decode_operation(state))
