@@ -388,8 +388,8 @@ def without(guard: machine.Guard) -> dict[machine.Event, dict[State, machine.Rul
     return {event: {state: weaker(cell) for state, cell in row.items()} for event, row in machine.TABLE.items()}
 
 
-def leaves_behind(duty: Duty, branch: str, *entries: Append, behind: Any = ()) -> Member:
-    return Member([*entries] or duty._waiting.pop(branch, []))
+def leaves_behind(duty: Duty, branch: str, *entries: Append) -> Member:
+    return Member(branch, [*entries] or duty._waiting.pop(branch, []))
 
 
 FAULTS: dict[str, list[tuple[Any, str, Any]]] = {

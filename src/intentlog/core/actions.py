@@ -91,12 +91,16 @@ class FetchError(NamedTuple):
 
 
 class Append(Struct, frozen=True, gc=False):
-    """Append one record, in a commit of its own. Reply: `Appended` or `Refused`; `Deferred` if EVENTUAL."""
+    """Append one record, in a commit of its own. Reply: `Appended` or `Refused`; `Deferred` if EVENTUAL.
+
+    `body` is the record's encoding, where that was made before, outside the lock that the commit is made under.
+    """
 
     branch: str
     record: Record
     payload: bytes | None = None
     durability: Durability = Durability.IMMEDIATE
+    body: bytes = b""
 
 
 class Call(Struct, frozen=True):

@@ -109,6 +109,8 @@ class Operation(Struct, frozen=True, gc=False, array_like=True):
     @property
     def is_open(self) -> bool:
         """Whether a restart has to look at it."""
+        if len(self.intents) == 1:  # by far the commonest
+            return self.intents[0].state in OPEN_STATES
         return not OPEN_STATES.isdisjoint([one.state for one in self.intents])
 
     @property
@@ -152,5 +154,6 @@ class Branch(Struct, frozen=True, gc=False, array_like=True):
     @property
     def is_unfinished(self) -> bool:
         """Whether its attempt was not closed, or was closed with something in doubt and is still wanted."""
-        doubtful = self.end is r.End.INDETERMINATE and not self.cancelled
-        return self.attempt > 0 and (self.end is None or doubtful)
+        if self.end is None:
+            return self.attempt > 0
+        return self.end is r.End.INDETERMINATE and not self.cancelled

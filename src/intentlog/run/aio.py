@@ -53,6 +53,7 @@ NO_HANDS = NoHands()
 logger = logging.getLogger("intentlog")
 
 QUEUE_MAX = 16_384  # records that wait for a commit; who comes then waits for room
+READS_IN_A_ROW = 32
 INLINE_RECORDS_MAX = 2
 INLINE_COMMIT_S = 0.000_4  # a wake-up of the writer and one of the loop cost a quarter of it
 TAKEN_FOR_SLOW_S = 0.002  # what a slower commit counts for: one burst must not keep the loop from trying again
@@ -89,6 +90,7 @@ class AioDriver:
         self._queue: deque[Member] = deque()
         self._is_committing = False  # a batch is under way, or about to be taken
         self._commit_s = 0.0  # how long a small commit takes: a moving mean
+        self._reads = 0
         self._room = asyncio.Event()
         self._room.set()
         self._tails: set[asyncio.Task[None]] = set()
@@ -178,7 +180,11 @@ class AioDriver:
             action = begin(script)
             while True:
                 try:
-                    reply = await self._do(action, hands)
+                    # Three of the five actions of an effect are appends: no coroutine more than they need.
+                    if isinstance(action, Append):
+                        reply = await self._append(action)
+                    else:
+                        reply = await self._do(action, hands)
                 except _StillCalling:
                     raise
                 except BaseException as error:  # noqa: BLE001 - the script decides what an error means
@@ -220,14 +226,17 @@ class AioDriver:
                 return await self._probe(action, hands)
             case Wait(duration_ns):
                 return await asyncio.sleep(duration_ns / 1e9)
+            case Append():
+                return await self._append(action)
             case _:
                 return await self._store_action(action)
 
     # --- the store ---------------------------------------------------------------------------------------------
 
     async def _store_action(self, action: StoreAction) -> Any:
-        if isinstance(action, Append):
-            return await self._append(action)
+        self._reads += 1
+        if self._reads % READS_IN_A_ROW == 0:
+            await asyncio.sleep(0)  # a task that only replays would let no other have its turn
         if isinstance(action, Load) and self._duty.waits(action.branch, action.step):
             for member in self._duty.flushing(action.branch, self._join):
                 if member.landing is not None:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+from msgspec.structs import replace
+
 from intentlog import failpoints
+from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import (
     Append,
@@ -28,7 +31,7 @@ from intentlog.core.actions import (
 from intentlog.core.records import Durability
 from intentlog.errors import LogClosed, LogUnavailable
 from intentlog.ports import Observer, Store
-from intentlog.run.group import Effect, GroupCommit, Member, commit_together
+from intentlog.run.group import GroupCommit, Member, commit_together
 from intentlog.run.signals import held_back
 
 WAITING_MAX = 256  # of one branch; so many are written together
@@ -55,8 +58,6 @@ class Duty:
     def do(self, action: StoreAction) -> Any:
         """Do one store action and return its reply."""
         match action:
-            case Append():
-                return self.append(action)
             case Load(branch, step, generation):
                 if self.waits(branch, step):
                     self.flush(branch)
@@ -69,6 +70,8 @@ class Duty:
             case FetchError(seq):
                 stored = self.store.record(seq)
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
+            case Append():
+                return self.append(action)
 
     # --- appending ---------------------------------------------------------------------------------------------
 
@@ -93,6 +96,7 @@ class Duty:
         self.store.check_process()  # a forked child may find the lock held by a thread that it does not have
         if not self.store.owner:  # what waits could never be written
             raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
+        entry = replace(entry, body=codec.encode_record(entry.record))  # here, where nobody waits for it
         with self._lock:
             if self._closed:
                 raise LogClosed(f"{self.store.name} is closed, or being closed")
@@ -142,6 +146,7 @@ class Duty:
             for member in members:  # each, whatever becomes of the others: it may be its turn to lead
                 try:
                     self._group.finish(member)
+                    member.result()
                 except BaseException as error:  # noqa: BLE001 - raised below
                     errors.append(error)
             if errors:
@@ -154,8 +159,7 @@ class Duty:
                 return []
             members: list[Member] = []
             for one in [branch] if branch is not None else [*{*self._waiting, *self._sending}]:
-                behind = [effect for member in self._sending.get(one, ()) for effect in member.effects]
-                member = self._with_waiting(one, behind=behind)
+                member = self._with_waiting(one)  # behind what is on its way: a branch's records keep their order
                 join(member)
                 members.append(member)
             return members
@@ -183,12 +187,12 @@ class Duty:
                 entries.extend(member.entries)
         return any(getattr(entry.record, "step", None) == step for entry in entries)
 
-    def _with_waiting(self, branch: str, *entries: Append, behind: Sequence[Effect] = ()) -> Member:
+    def _with_waiting(self, branch: str, *entries: Append) -> Member:
         """The member that takes these, behind what waits for the branch. The caller holds the lock."""
         waiting = self._waiting.pop(branch, None) if self._waiting else None
         if waiting is None:
-            return Member([*entries], behind)
-        member = Member([*waiting, *entries], behind)
+            return Member(branch, [*entries])
+        member = Member(branch, [*waiting, *entries])
         self._sending.setdefault(branch, []).append(member)
         return member
 
@@ -199,16 +203,15 @@ class Duty:
         """
         with self._lock:
             for member in members:
-                branch = member.entries[0].branch if member.entries else ""
-                sending = self._sending.get(branch, [])
+                sending = self._sending.get(member.branch, [])
                 if member not in sending or not (member.is_done or member is members[0]):
                     continue
                 sending.remove(member)
                 if not sending:
-                    del self._sending[branch]
+                    del self._sending[member.branch]
                 if member.replies is None and not self._closed:
                     waiting = [one for one in member.entries if one.durability is Durability.EVENTUAL]
-                    self._waiting[branch] = [*waiting, *self._waiting.get(branch, ())]
+                    self._waiting[member.branch] = [*waiting, *self._waiting.get(member.branch, ())]
 
     def _commit(self, entries: Sequence[Append]) -> list[Appended | Refused]:
         if not failpoints.are_armed():

@@ -31,6 +31,7 @@ class Member:
     """What one caller waits for: a record of one effect, behind the EVENTUAL ones of its branch; or nothing at all.
 
     Attributes:
+        branch: whose records they are, or were to be.
         entries: the records, in order.
         replies: what they came to; None until they are committed.
         error: why nothing of it was written, or why that is not known.
@@ -38,11 +39,11 @@ class Member:
         landing: done when it is committed; for callers that are tasks.
     """
 
-    __slots__ = ("_behind", "entries", "error", "landing", "replies", "turn")
+    __slots__ = ("branch", "entries", "error", "landing", "replies", "turn")
 
-    def __init__(self, entries: list[Append], behind: Sequence[Effect] = ()) -> None:
+    def __init__(self, branch: str, entries: list[Append]) -> None:
+        self.branch = branch
         self.entries = entries
-        self._behind = behind  # effects whose records it has to come after, beside its own
         self.replies: list[Appended | Refused] | None = None
         self.error: BaseException | None = None
         self.turn: Lock | None = None
@@ -50,9 +51,8 @@ class Member:
 
     @property
     def effects(self) -> list[Effect]:
-        """The effects that no other record of the same commit may speak for."""
-        own = [(one.branch, one.record.step) for one in self.entries if isinstance(one.record, OfIntent)]
-        return [*own, *self._behind] if self._behind else own
+        """What its records speak for."""
+        return [(one.branch, one.record.step) for one in self.entries if isinstance(one.record, OfIntent)]
 
     @property
     def is_done(self) -> bool:
@@ -72,6 +72,8 @@ class Member:
 def take(waiting: deque[Member], first: Member | None = None) -> list[Member]:
     """Those that go into the next commit, as they came; a second record of an effect waits for the one after (I7).
 
+    So does what came later of the same branch: its EVENTUAL records are durable no later than its next Pending (I5).
+
     Args:
         waiting: they are taken out of it.
         first: goes with them in any case.
@@ -82,10 +84,10 @@ def take(waiting: deque[Member], first: Member | None = None) -> list[Member]:
     seen = set(first.effects) if first else set[Effect]()
     size = len(first.entries) if first else 0
     left: list[Member] = []
-    while waiting and size < BATCH_RECORDS_MAX:
+    while waiting and (not batch or size + len(waiting[0].entries) <= BATCH_RECORDS_MAX):
         member = waiting.popleft()
         effects = member.effects
-        if seen.isdisjoint(effects):
+        if seen.isdisjoint(effects) and not (left and member.branch in [one.branch for one in left]):
             seen.update(effects)
             size += len(member.entries)
             batch.append(member)
@@ -105,8 +107,10 @@ def commit_together(commit: Commit, members: Sequence[Member]) -> None:
         Interrupted: a signal's exception came; those that are not done were not written.
     """
     try:
-        first, *others = members
-        entries = [*first.entries, *(entry for member in others for entry in member.entries)]
+        if len(members) == 1:  # by far the commonest, where each call counts
+            members[0].replies = commit(members[0].entries) if members[0].entries else []
+            return
+        entries = [entry for member in members for entry in member.entries]
         replies = commit(entries) if entries else []
     except Interrupted as stop:
         if stop.replies is not None:
@@ -126,9 +130,6 @@ def commit_together(commit: Commit, members: Sequence[Member]) -> None:
 
 
 def _share(members: Sequence[Member], replies: Sequence[Appended | Refused]) -> None:
-    if len(members) == 1:
-        members[0].replies = list(replies)
-        return
     start = 0
     for member in members:
         end = start + len(member.entries)
@@ -167,17 +168,22 @@ class GroupCommit:
                 self._waiting.append(member)
             self._is_led = True
 
-    def finish(self, member: Member) -> list[Appended | Refused]:
-        """Wait until it is committed, or commit it, with those that wait by then. Raises what became of it."""
+    def finish(self, member: Member) -> None:
+        """Wait until it is committed, or commit it, with those that wait by then.
+
+        Raises:
+            Interrupted: by a signal's exception.
+        """
         if member.turn is not None:
             member.turn.acquire()
         if not member.is_done:
             self._lead(member)
-        return member.result()
 
     def _lead(self, member: Member) -> None:
-        with self._lock:
-            batch = take(self._waiting, member)
+        batch = [member]
+        if self._waiting:
+            with self._lock:
+                batch = take(self._waiting, member)
         others = batch[1:]
         try:
             self._commit(batch)

@@ -40,13 +40,18 @@ def held_back() -> Generator[None]:
 
 
 class Signals:
-    """The handlers of one script's driver. Used on one thread; on any but the main one it does nothing."""
+    """The handlers of one script's driver. Used on one thread; on any but the main one it does nothing.
+
+    Attributes:
+        are_waiting: whether `deliver` has something to do.
+    """
 
     def __init__(self) -> None:
         self._is_main = threading.current_thread() is threading.main_thread()
         self._held: dict[int, Handler] = {}
         self._came: dict[int, FrameType | None] = {}
         self._late: BaseException | None = None
+        self.are_waiting = False
 
     def hold(self) -> None:
         """From now on, signals wait. What a handler raises before that is raised here, and nothing is held."""
@@ -63,6 +68,8 @@ class Signals:
 
     def release(self) -> None:
         """Give the handlers back, and run those whose signals came. Raises what they raise."""
+        if not self._held and not self.are_waiting:
+            return
         raised: BaseException | None = None
         while self._held:
             try:
@@ -82,14 +89,17 @@ class Signals:
 
     def deliver(self) -> None:
         """Run the handlers whose signals came; those that are held stay held. Raises what they raise."""
-        while self._came:
-            number, frame = self._came.popitem()
-            handler = self._held.get(number) or _get(number)
-            if callable(handler):
-                handler(number, frame)
-        if self._late is not None:
-            late, self._late = self._late, None
-            raise late
+        try:
+            while self._came:
+                number, frame = self._came.popitem()
+                handler = self._held.get(number) or _get(number)
+                if callable(handler):
+                    handler(number, frame)
+            if self._late is not None:
+                late, self._late = self._late, None
+                raise late
+        finally:
+            self.are_waiting = bool(self._came or self._late)
 
     def outside(self, function: Callable[[], None]) -> BaseException | None:
         """Run what may take long with the handlers in their place; answers what it, or one of them, raised.
@@ -124,6 +134,8 @@ class Signals:
     def keep(self, error: BaseException) -> None:
         """Let this be raised at the next `deliver`: it came too late to undo what was done."""
         self._late = error
+        self.are_waiting = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came[number] = frame
+        self.are_waiting = True

@@ -12,6 +12,7 @@ import msgspec
 from intentlog.errors import LogDamaged, LogUnavailable
 
 _DAMAGE = (
+    apsw.ConstraintError,
     apsw.CorruptError,
     apsw.NotADBError,
     apsw.SQLError,

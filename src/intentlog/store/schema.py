@@ -28,12 +28,14 @@ CREATE TABLE branches (branch TEXT PRIMARY KEY, unfinished INTEGER NOT NULL, sta
 CREATE INDEX unfinished_branches ON branches (branch) WHERE unfinished;
 
 -- is_open: a restart has to look at it. Its partial index is what a restart scans, whatever the log's length.
+-- room: so that the row keeps its length while the operation goes on, and is written in place.
 CREATE TABLE operations (
     branch TEXT NOT NULL,
     step TEXT NOT NULL,
     generation INTEGER NOT NULL,
     is_open INTEGER NOT NULL,
     state BLOB NOT NULL,
+    room BLOB NOT NULL,
     PRIMARY KEY (branch, step, generation)
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX open_operations ON operations (branch) WHERE is_open;
@@ -45,30 +47,38 @@ BRANCH = "SELECT state FROM branches WHERE branch = ?"
 OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? AND generation = ?"
 NEWEST_OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? ORDER BY generation DESC LIMIT 1"
 STEPS_OF = "SELECT DISTINCT step FROM operations WHERE branch = ? LIMIT ?"
-OPEN_OPERATIONS_OF = "SELECT state FROM operations WHERE is_open AND branch = ? ORDER BY step, generation"
+# Of a branch that is long SQLite would choose the primary key, and read each of its operations: so the index is named.
+_OPEN_INDEXED = "operations INDEXED BY open_operations WHERE is_open"
+OPEN_OPERATIONS_OF = f"SELECT state FROM {_OPEN_INDEXED} AND branch = ? ORDER BY step, generation"  # noqa: S608 - a constant
 INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_BRANCH = """
 INSERT INTO branches VALUES (?1, ?2, ?3) ON CONFLICT (branch) DO UPDATE SET unfinished = ?2, state = ?3
 """
 PUT_OPERATION = """
-INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5
+INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5, room = ?6
 """
+# Of rows that are known: a column of an index that is named here is written to the index, even if it stays the same.
+SET_BRANCH = "UPDATE branches SET state = ?2 WHERE branch = ?1"
+SET_OPERATION = "UPDATE operations SET state = ?4, room = ?5 WHERE branch = ?1 AND step = ?2 AND generation = ?3"
 EVENT_COLUMNS = "seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain"
 EVENT = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq = ?"  # noqa: S608 - a constant
 
 # Read in pages: each begins at a key, inclusive, and is limited. Its first columns are the key.
 EVENTS_FROM = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
 BRANCHES = "SELECT branch, state FROM branches WHERE branch >= ? ORDER BY branch LIMIT ?"
-UNFINISHED_BRANCHES = "SELECT branch, state FROM branches WHERE unfinished AND branch >= ? ORDER BY branch LIMIT ?"
+UNFINISHED_BRANCHES = """
+SELECT branch, state FROM branches INDEXED BY unfinished_branches WHERE unfinished AND branch >= ?
+ORDER BY branch LIMIT ?
+"""
 BRANCH_ROWS = "SELECT branch, unfinished, state FROM branches WHERE branch >= ? ORDER BY branch LIMIT ?"
 _FROM_STEP = "(step, generation) >= (?, ?) ORDER BY step, generation LIMIT ?"
 _FROM_OPERATION = "(branch, step, generation) >= (?, ?, ?) ORDER BY branch, step, generation LIMIT ?"
 OPERATION_ROWS = f"SELECT step, generation, is_open, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
 _OPERATIONS_OF = f"SELECT step, generation, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
-_OPEN_OF = f"SELECT step, generation, state FROM operations WHERE is_open AND branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
+_OPEN_OF = f"SELECT step, generation, state FROM {_OPEN_INDEXED} AND branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
 _OPERATIONS = f"SELECT branch, step, generation, state FROM operations WHERE {_FROM_OPERATION}"  # noqa: S608 - a constant
-_OPEN = f"SELECT branch, step, generation, state FROM operations WHERE is_open AND {_FROM_OPERATION}"  # noqa: S608 - a constant
+_OPEN = f"SELECT branch, step, generation, state FROM {_OPEN_INDEXED} AND {_FROM_OPERATION}"  # noqa: S608 - a constant
 ALL = (_OPERATIONS, _OPERATIONS_OF)  # of every branch, of one
 OPEN = (_OPEN, _OPEN_OF)
 FIRST_STEP = ("", -(1 << 63))

@@ -182,7 +182,9 @@ class SqliteStore(SqliteReads):
         unknown: the record may be there after a reopen, so the store refuses everything from then on (I8).
         """
         with self._turn():
-            connection, tables = self._writable()
+            connection, tables = self._connection, self._tables
+            if connection is None or tables is None or self._poison is not None or connection.in_transaction:
+                connection, tables = self._writable()
             try:
                 replies = self._append(connection, tables, entries)
             except apsw.FullError:

@@ -81,7 +81,7 @@ def _stage_one(rows: Rows, staged: Staged, entry: Append, seq: int, at: Instant,
     change = machine.apply(before, operation, record, seq, at)
     if isinstance(change, machine.Refusal):
         return Refused(change, View(before, operation, at))
-    body = codec.encode_record(record)
+    body = entry.body or codec.encode_record(record)
     chain = codec.chain(before.head_chain, seq, name, kept, body, entry.payload)
     branch = replace(change.branch, head_seq=seq, head_chain=chain)
     staged.events.append((Stored(seq, name, kept, record, entry.payload, before.head_seq, chain), body))
