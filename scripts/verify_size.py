@@ -12,6 +12,7 @@ found sound, an edit was not found, or a process took more than 200 MiB.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -28,10 +29,11 @@ from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import Append
 from intentlog.core.effects import Declaration, EffectKind
-from intentlog.core.state import Branch, Operation
 from intentlog.store import schema
 from intentlog.store.clock import SystemClock
-from intentlog.store.staging import OperationKey, Staged, stage
+from intentlog.store.connection import connection as open_connection
+from intentlog.store.rows import SqliteRows
+from intentlog.store.staging import stage
 
 LIMIT_MIB = 200
 SOUND, DAMAGED = 0, 4  # how the command exits
@@ -39,39 +41,6 @@ RECORDS_OF_A_BRANCH = 5
 RECORDS_PER_COMMIT = 50_000
 TOGETHER = 100  # branches that are written at one time: their records stand between each other's
 DECLARATION = Declaration(kind=EffectKind.UNSAFE, time_limit_ns=60_000_000_000)
-
-
-class Rows:
-    """The rows that are still written to. See `staging.Rows`."""
-
-    def __init__(self) -> None:
-        self.seq = 0
-        self.branches: dict[str, Branch] = {}
-        self.operations: dict[OperationKey, Operation] = {}
-
-    def next_seq(self) -> int:
-        """See `staging.Rows`."""
-        return self.seq + 1
-
-    def branch(self, branch: str) -> Branch | None:
-        """See `staging.Rows`."""
-        return self.branches.get(branch)
-
-    def operation(self, key: OperationKey) -> Operation | None:
-        """See `staging.Rows`."""
-        return self.operations.get(key)
-
-    def keep(self, staged: Staged) -> None:
-        """What was staged is written."""
-        self.seq += len(staged.events)
-        for name, branch in staged.branches.items():
-            self.branches[name] = branch
-            if branch.end is not None:
-                del self.branches[name]
-        for key, operation in staged.operations.items():
-            self.operations[key] = operation
-            if operation.decided is not None:
-                del self.operations[key]
 
 
 def opened(branch: str) -> Append:
@@ -120,35 +89,25 @@ SHAPES = {"one branch": one_branch, "many branches": many_branches}
 
 
 def build(path: Path, shape: str, records: int) -> None:
-    """Make a log as the store makes it, but for its syncs."""
+    """Make a log as the store makes it, but for its syncs and its many commits."""
     with Log.open(path):
         pass
-    connection = apsw.Connection(str(path))
+    connection = open_connection(path, apsw.SQLITE_OPEN_READWRITE, None)
     connection.pragma("synchronous", 0)
     salt = connection.execute(schema.SALT).get
-    rows, clock = Rows(), SystemClock()
-    connection.execute("BEGIN IMMEDIATE")
-    for entry in SHAPES[shape](salt, records):
-        staged = stage(rows, [entry], clock.now())
-        write(connection, staged)
-        rows.keep(staged)
-        if rows.seq % RECORDS_PER_COMMIT == 0:
-            connection.execute("COMMIT; BEGIN IMMEDIATE")
-    connection.execute("COMMIT")
+    rows, clock = SqliteRows(connection), SystemClock()
+    entries = SHAPES[shape](salt, records)
+    while batch := list(itertools.islice(entries, RECORDS_PER_COMMIT)):
+        connection.execute("BEGIN IMMEDIATE")
+        rows.begin()
+        for entry in batch:
+            staged = stage(rows, [entry], clock.now())
+            if not staged.events:
+                raise RuntimeError(f"not admitted: {staged.replies}")
+            rows.write(staged)
+            rows.keep(staged)
+        connection.execute("COMMIT")
     connection.close()
-
-
-def write(connection: apsw.Connection, staged: Staged) -> None:
-    """One record and its rows."""
-    for stored, body in staged.events:
-        at = stored.at
-        boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
-        values = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
-        connection.execute(schema.INSERT_EVENT, (*values, body.decode(), stored.payload, stored.chain))
-    for name, branch in staged.branches.items():
-        connection.execute(schema.PUT_BRANCH, (name, branch.is_unfinished, codec.encode_state(branch)))
-    for key, one in staged.operations.items():
-        connection.execute(schema.PUT_OPERATION, (*key, one.is_open, codec.encode_state(one)))
 
 
 def read_plainly(path: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from core_histories import BRANCH, World, broken, build, forced
 from core_player import Player
 from msgspec.structs import replace
 
-from intentlog.core import codec
+from intentlog.core import check, codec
 from intentlog.core import records as r
-from intentlog.core.check import INVARIANTS, Held, check_branch
+from intentlog.core.actions import IntentId
+from intentlog.core.check import INVARIANTS, Held, OperationRow, check_branch
 from intentlog.core.records import Durability, Stored
 from intentlog.core.state import Fate
 
@@ -200,3 +201,88 @@ def test_every_invariant_of_the_records_is_checked() -> None:
     """Four of the nine cannot be seen in a history; the others have a function each."""
     assert set(INVARIANTS) == set(FORGED) == {"I1", "I2", "I3", "I4", "I6"}
     assert codec.FORMAT_VERSION == 1
+
+
+# --- what is kept while a branch is read -----------------------------------------------------------------------------
+
+
+def test_who_looks_on_is_told_of_each_record() -> None:
+    """Its place, in order; and of a second look not again."""
+    world = build(LONG)
+    for rows in (world.rows(), {key: build(SOUND[3]).rows()[key] for key in world.rows()}):
+        places: list[int] = []
+        check_branch(Held(BRANCH, world.branch, world.history, rows), None, places.append)
+        assert places == [stored.seq for stored in world.history]
+
+
+class Misfiled(Held):
+    """A branch whose indexed columns say other than its rows."""
+
+    unfinished: bool | None = None
+    changed: dict[str, object]
+
+    @property
+    def is_unfinished(self) -> bool:
+        return super().is_unfinished if self.unfinished is None else self.unfinished
+
+    def operations(self) -> Iterator[OperationRow]:
+        return (one._replace(**self.changed) for one in super().operations())
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "changed"),
+    [(True, {}), (None, {"is_open": True}), (None, {"key": ("charge", 2)}), (None, {"key": ("refund", 1)})],
+)
+def test_columns_that_do_not_say_what_rows_do_are_found(unfinished: bool | None, changed: dict[str, object]) -> None:
+    """What is indexed decides what a restart looks at."""
+    world = build(LONG)
+    whole = Misfiled(BRANCH, world.branch, world.history, world.rows())
+    whole.unfinished, whole.changed = unfinished, changed
+    assert (0, "the indexed columns do not say what the rows do") in check_branch(whole)
+
+
+@pytest.mark.parametrize("liars_max", [0, 1_000])
+def test_a_row_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch, liars_max: int) -> None:
+    """It is what its records once folded to, and says so: the records after that are missed, and told of once."""
+    monkeypatch.setattr(check, "LIARS_MAX", liars_max)
+    texts = LONG.split(", ")
+    world = build(LONG)
+    for count in range(2, len(texts) - 2):
+        before = build(", ".join(texts[:count]))
+        found = check_branch(Held(BRANCH, world.branch, world.history, before.rows()))
+        assert found == [(0, "the row of operation 'charge' is not what its records fold to")]
+
+
+def test_a_row_that_stands_still_hides_no_invariant() -> None:
+    """I3: the second look remembers what the first forgot."""
+    world = build(PAID)
+    records = forced(world, "dispatched 1.2")
+    found = [text for _, text in check_branch(Held(BRANCH, world.branch, records, world.rows()))]
+    assert any(text.startswith("I3: charge ") for text in found)
+    assert not any(text.startswith("I1: ") for text in found)
+
+
+def test_a_row_cannot_borrow_anothers_newest_record() -> None:
+    """A row without records, that names the newest record of another operation as its own."""
+    world = build(SOUND[1])
+    ghost = replace(world.rows()["charge", 2], step="ghost", generation=1)
+    rows = world.rows() | {("ghost", 1): ghost}
+    assert check_branch(Held(BRANCH, world.branch, world.history, rows)) == [
+        (0, "the row of operation 'ghost' is not what its records fold to")
+    ]
+
+
+def test_only_what_is_open_is_kept() -> None:
+    """An operation is forgotten with its newest record, if it has become what its row says."""
+    player = Player().opens()
+    for number in range(20):
+        player.performs("paid", intent_id=IntentId.of(BRANCH, 1, f"s{number}"))
+    rows = {(o.step, o.generation): o for _, o in player.store.operations(BRANCH, open_only=False)}
+    whole = Held(BRANCH, player.disk.live.branches[BRANCH], player.store.history(BRANCH), rows)
+    look = check._Look(whole, None, frozenset())
+    kept = []
+    for stored, body in whole.records():
+        look.take(stored, body)
+        kept.append(len(look._watched))
+    assert (max(kept), kept[-1], len(rows)) == (1, 0, 20)
+    assert look.findings_at_end() == []
