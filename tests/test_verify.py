@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,43 +200,46 @@ def test_what_it_reads_with_is_let_go(log: Path) -> None:
 # --- the bar of the command line --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Stdout and stderr are a terminal; reads from its other end."""
+    """Stdout and stderr are a terminal; what is shown is read from its other end."""
     ours, theirs = pty.openpty()
     os.set_blocking(ours, False)
-    monkeypatch.setattr(render, "PATIENCE_S", 0.0)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    with os.fdopen(theirs, "w") as shown:
-        monkeypatch.setattr(sys, "stderr", shown)
-        monkeypatch.setattr(sys, "stdout", os.fdopen(os.dup(theirs), "w"))
+    with monkeypatch.context() as patch, os.fdopen(theirs, "w") as shown:
+        patch.setattr(render, "PATIENCE_S", 0.0)
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", "100")
+        patch.setattr(sys, "stderr", shown)
+        patch.setattr(sys, "stdout", shown)
         yield ours
-        sys.stdout.close()
     os.close(ours)
 
 
-def test_a_terminal_is_shown_a_bar(terminal: int) -> None:
+def test_a_terminal_is_shown_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """How much is done, of how much."""
-    shown = b""
-    with render.at_work("verifying", quietly=False) as progress:
-        assert progress is not None
-        progress(250, 1_000)
+    shown, told = b"", False
+    with terminal(monkeypatch) as screen, render.at_work("verifying", quietly=False) as progress:
+        if progress is not None:
+            told = True
+            progress(250, 1_000)
         end_s = time.monotonic() + 5
         while b"250/1000" not in shown and time.monotonic() < end_s:
             with suppress(BlockingIOError):
-                shown += os.read(terminal, 65536)
+                shown += os.read(screen, 65536)
             time.sleep(0.01)
+    assert told
     assert b"verifying" in shown
     assert b"250/1000" in shown
 
 
 @pytest.mark.parametrize("how", ["quietly", "stdout", "stderr"])
-def test_who_is_no_person_is_shown_no_bar(terminal: int, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_who_is_no_person_is_shown_no_bar(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """With --json, or where one of the streams is no terminal."""
-    if how != "quietly":
-        monkeypatch.setattr(sys, how, io.StringIO())
-    with render.at_work("verifying", quietly=how == "quietly") as progress:
-        assert progress is None
-    with pytest.raises(BlockingIOError):
-        os.read(terminal, 1)
+    with terminal(monkeypatch) as screen, monkeypatch.context() as patch:
+        if how != "quietly":
+            patch.setattr(sys, how, io.StringIO())
+        with render.at_work("verifying", quietly=how == "quietly") as progress:
+            time.sleep(0.1)
+        with pytest.raises(BlockingIOError):
+            os.read(screen, 1)
+    assert progress is None

@@ -179,7 +179,8 @@ class _Look:
             return
         self._folded = change.branch
         for operation in change.operations:
-            self._fold(operation, seq)
+            key = (operation.step, operation.generation)
+            self._fold(self._watched.get(key) or self._watch(key, seq), key, operation, seq)
 
     def findings_at_end(self) -> list[Finding]:
         """Whatever is wrong, once every record was taken: the rows are held against what was folded."""
@@ -214,9 +215,7 @@ class _Look:
                     self.liars.add(key)
         return watched
 
-    def _fold(self, operation: Operation, seq: int) -> None:
-        key = (operation.step, operation.generation)
-        watched = self._watch(key, seq)
+    def _fold(self, watched: _Watched, key: Key, operation: Operation, seq: int) -> None:
         watched.folded, row = operation, watched.row
         if row is not None and row.last_seq == seq and row == operation and key not in self._kept:
             self._agreed.add(seq, key)
