@@ -20,7 +20,7 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test model coverage check bench bench-quick bench-peers bench-profile protocol clean lock
+.PHONY: help demo test model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
@@ -32,6 +32,7 @@ help:
 	@echo 'make bench-quick  the same in less than a minute: small logs, no peers'
 	@echo 'make bench-peers  the comparison with others alone'
 	@echo 'make bench-profile  where the time of one effect goes'
+	@echo 'make verify-size  verify two logs of 1.5 million records, in 200 MiB at most (some minutes, 2 GiB of disk)'
 	@echo 'make protocol  write docs/protocol.md anew: the tables, the invariants, and the tests that hold them'
 	@echo 'make lock    compile requirements/*.txt anew, with the newest versions (needs the network)'
 	@echo 'make clean   remove the environments, caches and build products'
@@ -76,6 +77,9 @@ bench-peers: $(BENCH_INSTALLED)
 
 bench-profile: $(BENCH_INSTALLED)
 	@$(BENCH) -m bench profile
+
+verify-size: $(INSTALLED)
+	@$(BIN)/python scripts/verify_size.py
 
 protocol: $(INSTALLED)
 	@$(BIN)/python scripts/protocol.py

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -189,6 +190,10 @@ class Cancelled(Struct, frozen=True):
     open_intents: tuple[OpenIntent, ...]
 
 
+Progress: TypeAlias = Callable[[int, int], object]
+"""Is told how far `verify` is: records that were checked, and all that there were when it began."""
+
+
 class Problem(Struct, frozen=True):
     """Something that `verify` found.
 
@@ -207,7 +212,7 @@ class Report(Struct, frozen=True):
     """What `verify` found.
 
     Attributes:
-        problems: everything that is wrong; empty if the log is sound.
+        problems: everything that is wrong, the first ten thousand; empty if the log is sound.
         records: how many records were read.
         branches: how many branches.
     """

@@ -18,9 +18,10 @@ from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, 
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening
 from intentlog.store.connection import Connection
+from intentlog.store.damage import damage_of
 from intentlog.store.locks import Locks, lives
 from intentlog.store.presence import Present
-from intentlog.store.reads import SqliteReads, damage_of
+from intentlog.store.reads import SqliteReads
 from intentlog.store.rows import SqliteRows
 from intentlog.store.staging import NOTHING, stage
 
