@@ -75,6 +75,7 @@ class SqliteStore(SqliteReads):
         self._lock = RLock()
         self._read_lock = RLock()
         self._recall = Recall()
+        self._dead: set[str] = set()
         self._vfs = vfs
         self._pid = os.getpid()
         self._poison: str | None = None
@@ -329,7 +330,12 @@ class SqliteStore(SqliteReads):
 
     def _lives(self, owner: str) -> bool:
         holder = owner.partition(".")[0]
-        return self._locks.lives(holder) if self._locks else lives(self._folder, holder)
+        if holder in self._dead:
+            return False
+        alive = self._locks.lives(holder) if self._locks else lives(self._folder, holder)
+        if not alive:
+            self._dead.add(holder)  # for good: an owner's name is its own
+        return alive
 
     def close(self) -> None:
         """See `ports.Store.close`. The keeper leaves the records in the main file too, if nobody is in the way."""
