@@ -96,6 +96,10 @@ class Store(Protocol):
         """One record by its place."""
         ...
 
+    def payload(self, seq: int) -> bytes | None:
+        """One record's payload; None where it has none, or there is no such record."""
+        ...
+
     def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
         """The records of one branch, or of all, oldest first, in pages; only those after the place `after`.
 
@@ -118,10 +122,13 @@ class Store(Protocol):
         """
         ...
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """Why a permission is worth nothing any more: log or lock were deleted or replaced. "" if they were not.
 
         Safe from any thread.
+
+        Args:
+            age_max_ns: a look that is no older need not be repeated.
         """
         ...
 

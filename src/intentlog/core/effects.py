@@ -110,6 +110,8 @@ def stricter(recorded: Declaration, present: Declaration) -> Declaration:
 
     KEYED against QUERYABLE leaves only the probe, and only if both have one; otherwise nothing but a person.
     """
+    if recorded == present:
+        return recorded
     both_probe = recorded.probe and present.probe
     if {recorded.kind, present.kind} == {EffectKind.KEYED, EffectKind.QUERYABLE}:
         kind = EffectKind.QUERYABLE if both_probe else EffectKind.UNSAFE

@@ -159,6 +159,12 @@ class GroupCommit:
         self._waiting: deque[Member] = deque()
         self._is_led = False
 
+    def takes_lead(self) -> bool:
+        """Take the lead, if nobody has it: to commit one's own record alone, and then to `hand_over`."""
+        with self._lock:
+            was_led, self._is_led = self._is_led, True
+            return not was_led
+
     def join(self, member: Member) -> None:
         """Take a place. To be followed by `finish`, on the same thread."""
         with self._lock:
@@ -191,9 +197,9 @@ class GroupCommit:
                 _let_go([one for one in others if one.is_done])  # they do not wait for the upkeep
             self._upkeep()
         finally:
-            self._hand_over(others)
+            self.hand_over(others)
 
-    def _hand_over(self, others: Sequence[Member]) -> None:
+    def hand_over(self, others: Sequence[Member] = ()) -> None:
         """Let the next one lead, if anybody waits; who was not written, because a signal came, is the first to."""
         with self._lock:
             if others:

@@ -10,7 +10,7 @@ from intentlog.core.actions import Call, NotMade, Probe, Probed, Raised, Returne
 from intentlog.core.records import Answer, ErrorText, Instant
 from intentlog.ports import Clock, Store
 
-LOOKED_NS = 5_000_000  # so long a store's own look at its files, after the permission, is new enough
+LOOK_AGE_MAX_NS = 5_000_000  # a store looks at its files after each permission: so new, that is enough
 
 
 class Found(NamedTuple):
@@ -91,9 +91,7 @@ def hindrance(action: Call, clock: Clock, store: Store) -> NotMade | None:
     since_ns = clock.now().boot_ns - action.sent.boot_ns
     if since_ns > action.grace_ns:
         return NotMade(f"it would have been {(since_ns - action.grace_ns) / 1e9:.3f} s too late after its permission")
-    if since_ns < LOOKED_NS:
-        return None
-    gone = store.gone()
+    gone = store.gone(age_max_ns=LOOK_AGE_MAX_NS)
     return NotMade(gone) if gone else None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
@@ -26,6 +26,21 @@ _NUMBERS = tuple(
 _plain = import_module("_signal")
 _get: Callable[[int], object] = _plain.getsignal
 _set: Callable[[int, Handler], object] = _plain.signal
+
+
+# What all handlers were when they were last asked for, and which of them are functions: seldom are they others.
+_last: tuple[list[object], list[tuple[int, Handler]]] = ([], [])
+
+
+def _to_hold() -> list[tuple[int, Handler]]:
+    global _last  # noqa: PLW0603 - replaced whole, by whichever thread
+    handlers, functions = _last
+    now = list(map(_get, _NUMBERS))
+    if now != handlers:
+        pairs = zip(_NUMBERS, now, strict=True)
+        functions = [(number, cast("Handler", one)) for number, one in pairs if callable(one)]
+        _last = now, functions
+    return functions
 
 
 @contextmanager
@@ -58,8 +73,8 @@ class Signals:
         if not self._is_main:
             return
         try:
-            for number, handler in zip(_NUMBERS, map(_get, _NUMBERS), strict=True):
-                if handler.__class__ is not int and callable(handler) and number not in self._held:
+            for number, handler in _to_hold():
+                if number not in self._held:
                     self._held[number] = handler
                     _set(number, self._note)
         except BaseException:

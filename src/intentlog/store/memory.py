@@ -156,6 +156,11 @@ class MemoryStore:
         self._check()
         return self._disk.live.events.get(seq)
 
+    def payload(self, seq: int) -> bytes | None:
+        """See `ports.Store.payload`."""
+        stored = self.record(seq)
+        return stored.payload if stored else None
+
     def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
         """See `ports.Store.history`."""
         self._check()
@@ -177,8 +182,9 @@ class MemoryStore:
             operations = {(o.step, o.generation): o for _, o in self.operations(name, open_only=False)}
             yield Held(name, row, self.history(name), operations)
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """See `ports.Store.gone`: a disk in memory is never taken away."""
+        del age_max_ns
         return ""
 
     def check_process(self) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from intentlog.core import codec
 from intentlog.core.records import Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.store import schema
 from intentlog.store.connection import Connection
 from intentlog.store.staging import OperationKey, Staged
+
+Row: TypeAlias = tuple[object, ...]
 
 REMEMBERED_MAX = 8_192  # rows of each table
 ROOM_BYTES = 96  # what a dispatch and its outcome add to the row of an operation
@@ -73,32 +77,35 @@ class SqliteRows:
 
     def write(self, staged: Staged) -> None:
         """Write what was staged, each row by the statement that touches the fewest pages."""
-        rows: dict[str, list[tuple[object, ...]]] = {}
-        if staged.events:
-            rows[schema.INSERT_EVENT] = [_event(stored, body) for stored, body in staged.events]
-        for name, branch in staged.branches.items():
-            known = self._branches.get(name)
-            if known is not None and known.is_unfinished == branch.is_unfinished:
-                rows.setdefault(schema.SET_BRANCH, []).append((name, codec.encode_state(branch)))
-            else:
-                put = (name, branch.is_unfinished, codec.encode_state(branch))
-                rows.setdefault(schema.PUT_BRANCH, []).append(put)
-        for key, one in staged.operations.items():
-            state = codec.encode_state(one)
-            size = self._sizes.get(key) or self._sizes.setdefault(key, len(state) + ROOM_BYTES)
-            room = bytes(max(0, size - len(state)))
-            if key in self._operations and one.is_open:  # all that are remembered are open
-                rows.setdefault(schema.SET_OPERATION, []).append((*key, state, room))
-            else:
-                rows.setdefault(schema.PUT_OPERATION, []).append((*key, one.is_open, state, room))
-        for statement, of_it in rows.items():
-            if len(of_it) == 1:
-                self._execute(statement, of_it[0])
-            else:
+        rows = [(schema.INSERT_EVENT, _event(stored, body)) for stored, body in staged.events]
+        rows += [self._branch_row(name, branch) for name, branch in staged.branches.items()]
+        rows += [self._operation_row(key, operation) for key, operation in staged.operations.items()]
+        if len(staged.events) == 1:
+            for statement, row in rows:
+                self._execute(statement, row)
+        else:
+            together: dict[str, list[Row]] = {}
+            for statement, row in rows:
+                together.setdefault(statement, []).append(row)
+            for statement, of_it in together.items():
                 self._connection.executemany(statement, of_it)
         for name, branch in staged.branches.items():
             if name not in self._steps and branch.is_open:
                 self._learn_steps(name)
+
+    def _branch_row(self, name: str, branch: Branch) -> tuple[str, Row]:
+        known, state = self._branches.get(name), codec.encode_state(branch)
+        if known is not None and branch.is_open:  # all that are remembered are open, and so unfinished
+            return schema.SET_BRANCH, (name, state)
+        return schema.PUT_BRANCH, (name, branch.is_unfinished, state)
+
+    def _operation_row(self, key: OperationKey, operation: Operation) -> tuple[str, Row]:
+        state, is_open = codec.encode_state(operation), operation.is_open
+        size = self._sizes.get(key) or self._sizes.setdefault(key, len(state) + ROOM_BYTES)
+        room = bytes(max(0, size - len(state)))
+        if is_open and key in self._operations:  # all that are remembered are open
+            return schema.SET_OPERATION, (*key, state, room)
+        return schema.PUT_OPERATION, (*key, is_open, state, room)
 
     def _learn_steps(self, branch: str) -> None:
         """Which steps a branch has: none but the few of an attempt that begins, so that a new one needs no look."""
@@ -155,7 +162,7 @@ class SqliteRows:
         self._steps_count = 0
 
 
-def _event(stored: Stored, body: bytes) -> tuple[object, ...]:
+def _event(stored: Stored, body: bytes) -> Row:
     at = stored.at
     boot_id, boot_ns = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
     place = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, boot_id, boot_ns)

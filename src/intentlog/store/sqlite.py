@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from intentlog.store.damage import damage_of
 from intentlog.store.locks import Locks, lives
 from intentlog.store.presence import Present
 from intentlog.store.reads import SqliteReads
+from intentlog.store.recall import Recall
 from intentlog.store.rows import SqliteRows
 from intentlog.store.staging import NOTHING, stage
 
@@ -72,6 +74,7 @@ class SqliteStore(SqliteReads):
         self._observer = observer
         self._lock = RLock()
         self._read_lock = RLock()
+        self._recall = Recall()
         self._vfs = vfs
         self._pid = os.getpid()
         self._poison: str | None = None
@@ -85,6 +88,7 @@ class SqliteStore(SqliteReads):
         self._tables: SqliteRows | None = None
         self._identity: opening.Identity | None = None
         self._present: tuple[Present, ...] = ()
+        self._looked_ns = -1  # when they were last seen to be there
         self._folder = path.with_name(path.name + ".d")
         self.mapped: opening.Identity | None = None  # the file whose -shm this process has mapped
         _stores.add(self)
@@ -193,6 +197,7 @@ class SqliteStore(SqliteReads):
             gone = self.gone() if Dispatched in kinds else ""
             if gone:
                 raise self._poisoned(LogDamaged(gone))
+            self._recall.touch([entry.branch for entry in entries])
             self._frames_limit = CHECKPOINT_FRAMES if kinds.isdisjoint(_BEGINNINGS) else WAL_FRAMES_MAX
             return replies
 
@@ -251,12 +256,16 @@ class SqliteStore(SqliteReads):
             with suppress(apsw.Error):  # the caller raises what made it roll back
                 connection.execute("ROLLBACK")
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """See `ports.Store.gone`."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._looked_ns <= age_max_ns:
+            return ""
         for one in self._present:
             gone = one.gone()
             if gone:
                 return gone
+        self._looked_ns = now_ns
         return ""
 
     def _poisoned(self, error: Exception) -> LogPoisoned:

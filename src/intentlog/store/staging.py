@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from intentlog.core import codec, machine
@@ -32,7 +33,7 @@ class Rows(Protocol):
         ...
 
 
-class Staged(NamedTuple):
+class Staged(Struct, frozen=True):
     """What one commit answers and writes. A row that several of its records change is written once, as it ends.
 
     Attributes:
