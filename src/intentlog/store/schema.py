@@ -116,15 +116,15 @@ SELECT min(seq), previous_seq, count(*) FROM walk
 
 TABLES = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
 
-# What belongs to nothing, or is missing: (a query that finds it, how it is told).
+# What belongs to nothing, or is missing: (a query that finds it, the first thousand at most; how it is told).
 STRAYS = (
     ("SELECT max(seq) - count(*) FROM events HAVING max(seq) - count(*) > 0", "{} records are missing"),
     (
-        "SELECT seq, branch FROM events WHERE branch NOT IN (SELECT branch FROM branches)",
+        "SELECT seq, branch FROM events WHERE branch NOT IN (SELECT branch FROM branches) LIMIT 1000",
         "record {} belongs to branch {!r}, which has no row",
     ),
     (
-        "SELECT step, branch FROM operations WHERE branch NOT IN (SELECT branch FROM branches)",
+        "SELECT step, branch FROM operations WHERE branch NOT IN (SELECT branch FROM branches) LIMIT 1000",
         "operation {!r} belongs to branch {!r}, which has no row",
     ),
 )
