@@ -176,8 +176,12 @@ class GroupCommit:
             batch = take(self._waiting, member)
         others = batch[1:]
         try:
-            self._commit(batch)
-            _let_go(one for one in others if one.is_done)  # they do not wait for the upkeep
+            try:
+                self._commit(batch)
+            except Interrupted as stop:
+                raise Interrupted(member.replies, stop.cause) from None  # what it asks of is its own record's fate
+            finally:
+                _let_go(one for one in others if one.is_done)  # they do not wait for the upkeep
             self._upkeep()
         finally:
             self._hand_over(others)
