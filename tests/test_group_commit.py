@@ -13,7 +13,6 @@ from typing import Any
 import apsw
 import pytest
 from group_bench import (
-    noted,
     AnyGated,
     Callers,
     GatedMemory,
