@@ -114,6 +114,7 @@ class AioDriver:
             if ended:
                 ended()
             raise
+        loop = self._loop
         self._active += 1
         self._idle.clear()
         try:
@@ -128,9 +129,10 @@ class AioDriver:
                 ended()
             raise
         finally:
-            self._active -= 1
-            if self._active == 0:
-                self._idle.set()
+            if loop is self._loop:  # else it was forgotten, with its loop
+                self._active -= 1
+                if self._active == 0:
+                    self._idle.set()
         if ended:
             ended()
         return result
@@ -151,8 +153,14 @@ class AioDriver:
             raise ToolMisdefined("an AsyncLog is for the tasks of one event loop", remedy="open it in that loop.")
         if loop is not self._loop:  # the tasks of the one before are gone, and whatever they waited for
             self._loop = loop
+            self._duty.give_back([*self._queue])
             self._queue.clear()
             self._is_committing = False
+            self._active = 0
+            self._tails.clear()
+            self._room, self._idle = asyncio.Event(), asyncio.Event()
+            self._room.set()
+            self._idle.set()
 
     async def wait_for_calls(self) -> None:
         """Wait for running calls, and for those that run on after their callers were cancelled."""
@@ -269,7 +277,7 @@ class AioDriver:
         self._room.set()
         if not batch:
             self._is_committing = False
-        elif len(batch) <= INLINE_RECORDS_MAX and self._commit_s <= INLINE_COMMIT_S and not self._duty.store.upkeep_due:
+        elif _is_small(batch) and self._commit_s <= INLINE_COMMIT_S and not self._duty.store.upkeep_due:
             try:
                 with held_back():
                     self._commit(batch)
@@ -286,7 +294,7 @@ class AioDriver:
             for member in batch:
                 if not member.is_done:
                     member.error = error
-        if len(batch) <= INLINE_RECORDS_MAX:
+        if _is_small(batch):
             took_s = min(time.perf_counter() - started, TAKEN_FOR_SLOW_S)
             self._commit_s += (took_s - self._commit_s) / 8
 
@@ -348,6 +356,10 @@ class AioDriver:
         found = await loop.run_in_executor(self._callers, hands.probe, action, recorded)
         answer: Found = await found if inspect.iscoroutine(found) else found
         return probed(answer, started)
+
+
+def _is_small(batch: list[Member]) -> bool:
+    return len(batch) <= INLINE_RECORDS_MAX and sum(len(member.entries) for member in batch) <= INLINE_RECORDS_MAX
 
 
 def _thread_reply(thread: asyncio.Future[Any]) -> Returned | Raised | NotMade:
