@@ -131,15 +131,11 @@ def test_a_lone_effect(store: Counted) -> None:
         pages: dict[str, list[int]] = {kind: [] for kind in PAGES_MAX}
         for number in range(5):
             store.forget()
-            counters, of_file, of_wal = (
-                store.counters,
-                store.vfs.calls["xSync", "log"],
-                store.vfs.calls["xSync", "-wal"],
-            )
+            counters, syncs = store.counters, store.vfs.calls.copy()
             with no_thread_started():
                 attempt.step(f"e{number}").call(effect, number)
-            check_lone(store, counters, of_wal)
-            assert store.vfs.calls["xSync", "log"] == of_file
+            check_lone(store, counters, syncs["xSync", "-wal"])
+            assert store.vfs.calls["xSync", "log"] == syncs["xSync", "log"]
             assert set(store.threads) == {threading.get_ident()}
             for kind, frames in store.frames:
                 pages[kind].append(frames)
@@ -185,7 +181,7 @@ def test_a_lone_effect_on_a_loop(store: Counted, monkeypatch: pytest.MonkeyPatch
     asyncio.run(main())
 
 
-# --- many at once ------------------------------------------------------------------------------------------------------
+# --- many at once ----------------------------------------------------------------------------------------------------
 
 
 async def _at_once(log: AsyncLog, attempts: list[Any]) -> list[int]:
@@ -202,7 +198,12 @@ def check_64_on_a_loop(store: Counted) -> None:
             wake_ups: list[Any] = []
             loop = asyncio.get_running_loop()
             threadsafe = loop.call_soon_threadsafe
-            loop.call_soon_threadsafe = lambda *a, **k: wake_ups.append(a) or threadsafe(*a, **k)  # type: ignore[method-assign] # counts
+
+            def counted(*arguments: Any, **context: Any) -> Any:
+                wake_ups.append(arguments)
+                return threadsafe(*arguments, **context)
+
+            loop.call_soon_threadsafe = counted  # type: ignore[method-assign] # counts
             assert await _at_once(log, attempts) == list(range(EFFECTS))
             del loop.call_soon_threadsafe
             assert store.counters.commits - before.commits == 3, "three commits for 64 effects in lock step"
