@@ -12,13 +12,15 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := .venv/.locked
 INSTALLED := .venv/.installed
+BENCH := bench/.venv/bin/python
+BENCH_INSTALLED := bench/.venv/.installed
 
 # A PYTHONPATH from outside could put another intentlog, or another tool, in front of the ones that are locked.
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test model coverage check protocol clean lock
+.PHONY: help demo test model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
@@ -26,11 +28,16 @@ help:
 	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
 	@echo 'make coverage  hold each core module to 100 % of its branches, by its own tests alone (a minute)'
 	@echo 'make check   lint, format, types, import order, style'
+	@echo 'make bench   measure against the raw floor and against others; writes bench/results (some minutes; bench/README.md)'
+	@echo 'make bench-quick  the same in less than a minute: small logs, no peers'
+	@echo 'make bench-peers  the comparison with others alone'
+	@echo 'make bench-profile  where the time of one effect goes'
+	@echo 'make verify-size  verify two logs of 1.5 million records, in 200 MiB at most (some minutes, 2 GiB of disk)'
 	@echo 'make protocol  write docs/protocol.md anew: the tables, the invariants, and the tests that hold them'
-	@echo 'make lock    compile requirements/dev.txt anew, with the newest versions (needs the network)'
-	@echo 'make clean   remove .venv, caches and build products'
+	@echo 'make lock    compile requirements/*.txt anew, with the newest versions (needs the network)'
+	@echo 'make clean   remove the environments, caches and build products'
 	@echo
-	@echo 'Each makes .venv first, if need be, with PYTHON=$(PYTHON) (3.11 or newer).'
+	@echo 'Each makes .venv (or bench/.venv) first, if need be, with PYTHON=$(PYTHON) (3.11 or newer).'
 
 demo: $(INSTALLED)
 	@$(BIN)/intentlog demo
@@ -59,6 +66,21 @@ check: $(INSTALLED)
 	@echo 'style'
 	@$(BIN)/python -m pytest tests/test_style.py
 
+bench: $(BENCH_INSTALLED)
+	@$(BENCH) -m bench run --peers
+
+bench-quick: $(BENCH_INSTALLED)
+	@$(BENCH) -m bench run --quick
+
+bench-peers: $(BENCH_INSTALLED)
+	@$(BENCH) -m bench run --only peers
+
+bench-profile: $(BENCH_INSTALLED)
+	@$(BENCH) -m bench profile
+
+verify-size: $(INSTALLED)
+	@$(BIN)/python scripts/verify_size.py
+
 protocol: $(INSTALLED)
 	@$(BIN)/python scripts/protocol.py
 
@@ -78,14 +100,26 @@ $(INSTALLED): $(LOCKED) pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 
+# An environment of its own: the tests need nothing of it, and what is timed runs without what the tests need.
+$(BENCH_INSTALLED): requirements/bench.txt pyproject.toml
+	@echo 'making bench/.venv'
+	@$(PYTHON) -m venv --clear bench/.venv
+	@$(BENCH) -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/bench.txt
+	@$(BENCH) -m pip --disable-pip-version-check --quiet install --no-build-isolation --no-deps -e .
+	@touch $@
+
 lock:
 	@$(PYTHON) -m venv --clear .lock_cache
 	@.lock_cache/bin/python -m pip --disable-pip-version-check --quiet install uv==$(UV_VERSION)
 	@.lock_cache/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 	  --group dev pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	@.lock_cache/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	  --constraints requirements/dev.txt \
+	  --group bench pyproject.toml requirements/dev.in --output-file requirements/bench.txt
 	@rm -rf .lock_cache
 
 clean:
-	@rm -rf .venv build dist htmlcov .hypothesis .coverage .coverage.* .*_cache
+	@rm -rf .venv bench/.venv bench/.venvs bench/.scratch build dist htmlcov .hypothesis .coverage .coverage.* .*_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

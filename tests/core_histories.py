@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from intentlog.core import codec, machine
+from intentlog.core import check, codec, machine
 from intentlog.core import records as r
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Answer, End, ErrorText, Instant, OutcomeKind, Settlement, Stored
@@ -72,6 +73,19 @@ def grown(world: World, record: r.Record, change: machine.Change) -> World:
     others = (o for o in world.operations if o.generation not in {c.generation for c in change.operations})
     stored = Stored(seq, BRANCH, kept, record, payload, before.head_seq, chain)
     return World(branch, (*others, *change.operations), (*world.history, stored))
+
+
+def broken(history: Iterable[Stored]) -> dict[str, list[tuple[int, str]]]:
+    """What each invariant finds broken in a history, from its records alone, and at which."""
+    found: dict[str, list[tuple[int, str]]] = {number: [] for number in check.INVARIANTS}
+    seen: dict[check.Key, check.Seen] = {}
+    for stored in history:
+        record = stored.record
+        if isinstance(record, r.INTENT_RECORDS):
+            of = seen.setdefault((record.step, record.generation), check.Seen())
+            for number, invariant in check.INVARIANTS.items():
+                found[number] += [(stored.seq, text)] if (text := invariant(of, record)) else []
+    return found
 
 
 def forced(world: World, *texts: str) -> tuple[Stored, ...]:

@@ -32,7 +32,7 @@ from intentlog.core.actions import (
     Script,
     Wait,
 )
-from intentlog.core.check import check_branch
+from intentlog.core.check import Held, check_branch
 from intentlog.core.decisions import renew, resolve
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.lifecycle import perform
@@ -235,7 +235,7 @@ class Player:
         """Whether chain, table and every invariant hold of the log (I1, I2, I3, I4, I6)."""
         rows = {(o.step, o.generation): o for _, o in self.store.operations(BRANCH, open_only=False)}
         row = self.disk.live.branches[BRANCH]
-        return check_branch(BRANCH, row, list(self.store.history(BRANCH)), rows) == []
+        return check_branch(Held(BRANCH, row, self.store.history(BRANCH), rows)) == []
 
 
 def named(record: r.Record) -> str:

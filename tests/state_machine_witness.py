@@ -19,7 +19,7 @@ import intentlog as il
 from intentlog.core import codec, machine, recovery
 from intentlog.core import records as r
 from intentlog.core.actions import Append, ErrorKind
-from intentlog.core.check import check_branch
+from intentlog.core.check import Held, check_branch
 from intentlog.core.effects import EffectKind
 from intentlog.core.records import OutcomeKind, Settlement, Stored, Verdict
 from intentlog.core.state import Fate, Operation, State
@@ -363,7 +363,8 @@ def broken(image: Any, branch: str, receiver: Receiver, salt: bytes) -> list[str
     records = [e for e in image.events.values() if e.branch == branch]
     rows = {key: operation for key, operation in image.operations.items() if key[0] == branch}
     by_step = {(step, generation): operation for (_, step, generation), operation in rows.items()}
-    found = [f"{f.seq}: {f.text}" for f in check_branch(branch, image.branches[branch], records, by_step, salt)]
+    whole = Held(branch, image.branches[branch], records, by_step)
+    found = [f"{f.seq}: {f.text}" for f in check_branch(whole, salt)]
     return found + untrue_rows(rows, receiver) + untrue_records(records, receiver) + unfenced(records)
 
 

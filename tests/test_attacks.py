@@ -353,7 +353,7 @@ EDITS = [
     "UPDATE operations SET generation = 2",
     "UPDATE operations SET step = 'other'",
     "UPDATE events SET branch = 'b' WHERE branch = 'a'",
-    "INSERT INTO operations SELECT 'ghost', step, generation, is_open, state FROM operations LIMIT 1",
+    "INSERT INTO operations SELECT 'ghost', step, generation, is_open, state, room FROM operations LIMIT 1",
     "DROP INDEX open_operations",
     "DROP INDEX unfinished_branches",
     "CREATE TRIGGER gone AFTER INSERT ON events BEGIN DELETE FROM events; END",

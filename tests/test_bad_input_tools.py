@@ -248,7 +248,7 @@ WRONG_ANSWERS: dict[str, tuple[Callable[..., Any], str]] = {
     "unprintable": (unprintable, "its text cannot be had"),
     "True": (lambda call, text: True, "the probe returned bool, not Applied, NotApplied or Unknown"),
     "None": (lambda call, text: None, "the probe returned NoneType"),
-    "the class": (lambda call, text: Applied, "the probe returned type"),
+    "the class": (lambda call, text: Applied, "the probe returned the class Applied"),
     "other arguments": (other_arguments, "missing 1 required positional argument"),
     "Unknown": (lambda call, text: Unknown(), ""),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-logger = logging.getLogger("intentlog")
+if TYPE_CHECKING:
+    from logging import Logger
+
 STEPS_TOLD = 10  # of those that were not come by
 
 
@@ -14,7 +16,7 @@ class LoggingObserver:
 
     def contradiction(self, intent_id: str, detail: str) -> None:
         """A late outcome says other than what was settled."""
-        logger.error("%s: %s; both stand in the log. Look: intentlog status LOG", intent_id, detail)
+        _logger().error("%s: %s; both stand in the log. Look: intentlog status LOG", intent_id, detail)
 
     def unvisited(self, branch: str, steps: Sequence[str]) -> None:
         """A completed attempt did not come by steps that are done."""
@@ -23,8 +25,15 @@ class LoggingObserver:
             "If a deploy renamed them, they were done again under their new names."
         )
         others = f" and {len(steps) - STEPS_TOLD} others" if len(steps) > STEPS_TOLD else ""
-        logger.warning(text, branch, ", ".join(steps[:STEPS_TOLD]) + others)
+        _logger().warning(text, branch, ", ".join(steps[:STEPS_TOLD]) + others)
 
     def poisoned(self, log: str, detail: str) -> None:
         """The log refuses everything from now on (I8)."""
-        logger.critical("%s: a commit's fate is unknown (%s); open the log again and run recover", log, detail)
+        _logger().critical("%s: a commit's fate is unknown (%s); open the log again and run recover", log, detail)
+
+
+def _logger() -> Logger:
+    """The logger; `logging` is loaded when there is something to tell, which is seldom."""
+    from logging import getLogger
+
+    return getLogger("intentlog")

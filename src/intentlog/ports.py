@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from intentlog.core.actions import Append, Appended, BranchView, Refused, View
+from intentlog.core.check import Whole
 from intentlog.core.records import Instant, Stored
 from intentlog.core.state import Branch, Operation
 
@@ -28,22 +29,6 @@ class Counters(NamedTuple):
     commits: int
     syncs: int
     upkeep_commits: int
-
-
-class BranchRows(NamedTuple):
-    """Everything that a store has of one branch, of one moment.
-
-    Attributes:
-        branch: its row.
-        records: its records, oldest first, as far as its chain can be walked back.
-        operations: the rows of its operations.
-        columns_agree: whether the columns that are indexed say what the rows do.
-    """
-
-    branch: Branch
-    records: list[Stored]
-    operations: list[Operation]
-    columns_agree: bool
 
 
 class Store(Protocol):
@@ -112,7 +97,10 @@ class Store(Protocol):
         ...
 
     def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
-        """The records of one branch, or of all, oldest first, streamed; only those after the place `after`."""
+        """The records of one branch, or of all, oldest first, in pages; only those after the place `after`.
+
+        What is appended while it is read may be seen or not; no record is skipped or given twice.
+        """
         ...
 
     def newest_seq(self) -> int:
@@ -123,14 +111,20 @@ class Store(Protocol):
         """What the store finds wrong with its own files and indexes; empty if nothing."""
         ...
 
-    def branch_rows(self, branch: str) -> BranchRows:
-        """Everything of one branch, of one moment, for `verify`."""
+    def whole_branches(self) -> Iterator[Whole]:
+        """Every branch, by name, with everything of it, of one moment: for `verify`. Good until the next is asked for.
+
+        A branch that is written meanwhile is as it stood at some moment; one that is new meanwhile may be missing.
+        """
         ...
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """Why a permission is worth nothing any more: log or lock were deleted or replaced. "" if they were not.
 
         Safe from any thread.
+
+        Args:
+            age_max_ns: a look that is no older need not be repeated.
         """
         ...
 
@@ -143,11 +137,11 @@ class Store(Protocol):
         ...
 
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
-        """Every branch, by name; or only those whose attempt is open or ended INDETERMINATE (indexed)."""
+        """Every branch, by name, in pages; or only those whose attempt is open or ended INDETERMINATE (indexed)."""
         ...
 
     def operations(self, branch: str | None, *, open_only: bool) -> Iterator[tuple[str, Operation]]:
-        """The operations of one branch, or of all, with their branch; or only the open ones (indexed)."""
+        """The operations of one branch, or of all, with their branch, in pages; or only the open ones (indexed)."""
         ...
 
     def close(self) -> None:

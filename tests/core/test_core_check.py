@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from core_histories import BRANCH, World, build, forced
+from core_histories import BRANCH, World, broken, build, forced
 from core_player import Player
 from msgspec.structs import replace
 
-from intentlog.core import codec
+from intentlog.core import check, codec
 from intentlog.core import records as r
-from intentlog.core.check import INVARIANTS, check_branch
+from intentlog.core.actions import IntentId
+from intentlog.core.check import INVARIANTS, Held, OperationRow, check_branch
 from intentlog.core.records import Durability, Stored
 from intentlog.core.state import Fate
 
@@ -28,7 +29,7 @@ LONG = f"{SOUND[3]}, superseded 1, cancel, close"
 
 
 def findings(world: World, history: tuple[Stored, ...] | None = None) -> list[str]:
-    found = check_branch(BRANCH, world.branch, world.history if history is None else history, world.rows())
+    found = check_branch(Held(BRANCH, world.branch, world.history if history is None else history, world.rows()))
     return [f"{finding.seq}: {finding.text}" for finding in found]
 
 
@@ -91,7 +92,7 @@ def test_an_edit_is_found_where_it_is() -> None:
 def test_a_record_of_another_branch_does_not_fit() -> None:
     """The chain holds the branch's name."""
     world = build(LONG)
-    assert check_branch("order-2", world.branch, world.history, world.rows())
+    assert check_branch(Held("order-2", world.branch, world.history, world.rows()))
 
 
 def test_each_changed_row_is_found() -> None:
@@ -104,10 +105,10 @@ def test_each_changed_row_is_found() -> None:
         {},
         {key: replace(row, contradicts=True)},
         {key: replace(row, dispatches=(dispatch, *row.dispatches[1:]))},
-        {key: row, ("refund", 1): row},
+        {key: row, ("refund", 1): replace(row, step="refund")},
     ):
-        found = check_branch(BRANCH, world.branch, world.history, operations)
-        assert ["the row of operation" in finding.text for finding in found] == [True]
+        found = check_branch(Held(BRANCH, world.branch, world.history, operations))
+        assert ["operation" in finding.text for finding in found] == [True]
     for branch in (
         replace(world.branch, attempt=9),
         replace(world.branch, cancelled=False),
@@ -115,7 +116,7 @@ def test_each_changed_row_is_found() -> None:
         replace(world.branch, head_seq=1),
         replace(world.branch, head_chain=b""),
     ):
-        [found] = check_branch(BRANCH, branch, world.history, world.rows())
+        [found] = check_branch(Held(BRANCH, branch, world.history, world.rows()))
         assert "branch's row" in found.text
 
 
@@ -126,9 +127,10 @@ def test_a_request_id_that_is_not_this_logs_is_found(kind: str, at: int) -> None
     player.performs("paid", kind=kind, read_durability=Durability.IMMEDIATE)
     row, history = player.disk.live.branches[BRANCH], list(player.store.history(BRANCH))
     rows = {(o.step, o.generation): o for _, o in player.store.operations(BRANCH, open_only=False)}
-    assert check_branch(BRANCH, row, history, rows, player.store.salt) == []
-    assert check_branch(BRANCH, row, history, rows) == []
-    assert check_branch(BRANCH, row, history, rows, b"another") == [(at, "its request id is not that of this log")]
+    whole = Held(BRANCH, row, history, rows)
+    assert check_branch(whole, player.store.salt) == []
+    assert check_branch(whole) == []
+    assert check_branch(whole, b"another") == [(at, "its request id is not that of this log")]
 
 
 # --- forged histories: chained as if admitted, and against an invariant --------------------------------------------
@@ -169,9 +171,9 @@ def test_each_invariant_is_found_broken_by_its_own_function(number: str, history
     """I1, I2, I3, I4, I6, each stated anew from the records: the forged record is found, by that function alone."""
     world = build(history)
     records = forced(world, forged)
-    broken = {name: [seq for seq, _ in invariant(records)] for name, invariant in INVARIANTS.items()}
-    assert {name: seqs for name, seqs in broken.items() if seqs} == {number: [records[-1].seq]}
-    assert not any(invariant(world.history) for invariant in INVARIANTS.values())
+    seqs = {name: [seq for seq, _ in found] for name, found in broken(records).items() if found}
+    assert seqs == {number: [records[-1].seq]}
+    assert not any(broken(world.history).values())
     found = findings(world._replace(branch=replace(world.branch, head_seq=records[-1].seq)), records)
     assert any(f"{number}: " in text for text in found)
     assert any("the rules refuse this record" in text for text in found), "and the table refuses it on its own"
@@ -180,22 +182,107 @@ def test_each_invariant_is_found_broken_by_its_own_function(number: str, history
 def test_i4_knows_who_settled() -> None:
     """I4: NOT_APPLIED by a probe does not free an UNSAFE operation; only a person's does."""
     records = forced(build(f"{DOUBT}, ended 1.1"), "not_applied 1 probe", "pending 1 UNSAFE", "dispatched 1.2")
-    assert [seq for seq, _ in INVARIANTS["I4"](records)] == [records[-1].seq]
+    assert [seq for seq, _ in broken(records)["I4"]] == [records[-1].seq]
 
 
 def test_i6_holds_of_reads_too() -> None:
     """I6: equal in all records of an operation, a READ's header included."""
     records = forced(build("open, read 1"), "pending 1 drift")
-    assert [seq for seq, _ in INVARIANTS["I6"](records)] == [records[-1].seq]
+    assert [seq for seq, _ in broken(records)["I6"]] == [records[-1].seq]
 
 
 def test_invariants_hold_per_operation() -> None:
     """A renewed generation is another operation: nothing of the first forbids it anything."""
     world = build(SOUND[1])
-    assert not any(invariant(world.history) for invariant in INVARIANTS.values())
+    assert not any(broken(world.history).values())
 
 
 def test_every_invariant_of_the_records_is_checked() -> None:
     """Four of the nine cannot be seen in a history; the others have a function each."""
     assert set(INVARIANTS) == set(FORGED) == {"I1", "I2", "I3", "I4", "I6"}
     assert codec.FORMAT_VERSION == 1
+
+
+# --- what is kept while a branch is read -----------------------------------------------------------------------------
+
+
+def test_who_looks_on_is_told_of_each_record() -> None:
+    """Its place, in order; and of a second look not again."""
+    world = build(LONG)
+    for rows in (world.rows(), {key: build(SOUND[3]).rows()[key] for key in world.rows()}):
+        places: list[int] = []
+        check_branch(Held(BRANCH, world.branch, world.history, rows), None, places.append)
+        assert places == [stored.seq for stored in world.history]
+
+
+class Misfiled(Held):
+    """A branch whose indexed columns say other than its rows."""
+
+    unfinished: bool | None = None
+    changed: dict[str, object]
+
+    @property
+    def is_unfinished(self) -> bool:
+        return super().is_unfinished if self.unfinished is None else self.unfinished
+
+    def operations(self) -> Iterator[OperationRow]:
+        return (one._replace(**self.changed) for one in super().operations())
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "changed"),
+    [(True, {}), (None, {"is_open": True}), (None, {"key": ("charge", 2)}), (None, {"key": ("refund", 1)})],
+)
+def test_columns_that_do_not_say_what_rows_do_are_found(unfinished: bool | None, changed: dict[str, object]) -> None:
+    """What is indexed decides what a restart looks at."""
+    world = build(LONG)
+    whole = Misfiled(BRANCH, world.branch, world.history, world.rows())
+    whole.unfinished, whole.changed = unfinished, changed
+    assert (0, "the indexed columns do not say what the rows do") in check_branch(whole)
+
+
+@pytest.mark.parametrize("liars_max", [0, 1_000])
+def test_a_row_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch, liars_max: int) -> None:
+    """It is what its records once folded to, and says so: the records after that are missed, and told of once."""
+    monkeypatch.setattr(check, "LIARS_MAX", liars_max)
+    texts = LONG.split(", ")
+    world = build(LONG)
+    for count in range(2, len(texts) - 2):
+        before = build(", ".join(texts[:count]))
+        found = check_branch(Held(BRANCH, world.branch, world.history, before.rows()))
+        assert found == [(0, "the row of operation 'charge' is not what its records fold to")]
+
+
+def test_a_row_that_stands_still_hides_no_invariant() -> None:
+    """I3: the second look remembers what the first forgot."""
+    world = build(PAID)
+    records = forced(world, "dispatched 1.2")
+    found = [text for _, text in check_branch(Held(BRANCH, world.branch, records, world.rows()))]
+    assert any(text.startswith("I3: charge ") for text in found)
+    assert not any(text.startswith("I1: ") for text in found)
+
+
+def test_a_row_cannot_borrow_anothers_newest_record() -> None:
+    """A row without records, that names the newest record of another operation as its own."""
+    world = build(SOUND[1])
+    ghost = replace(world.rows()["charge", 2], step="ghost", generation=1)
+    rows = world.rows() | {("ghost", 1): ghost}
+    assert check_branch(Held(BRANCH, world.branch, world.history, rows)) == [
+        (0, "the row of operation 'ghost' is not what its records fold to")
+    ]
+
+
+def test_only_what_is_open_is_kept() -> None:
+    """An operation is forgotten with its newest record, if it has become what its row says."""
+    player = Player().opens()
+    for number in range(20):
+        player.performs("paid", intent_id=IntentId.of(BRANCH, 1, f"s{number}"))
+    rows = {(o.step, o.generation): o for _, o in player.store.operations(BRANCH, open_only=False)}
+    whole = Held(BRANCH, player.disk.live.branches[BRANCH], player.store.history(BRANCH), rows)
+    look = check._Look(whole, None, frozenset())
+    kept = []
+    for stored, body in whole.records():
+        look.take(stored, body)
+        kept.append(len(look._watched))
+    assert (max(kept), kept[-1], len(rows)) == (1, 0, 20)
+    assert look.findings_at_end() == []

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from core_histories import broken
 from msgspec.structs import replace
 
 from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import Append, Appended, BranchView, Refused, View
-from intentlog.core.check import INVARIANTS, check_branch
+from intentlog.core.check import Held, check_branch
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import Instant, Stored
 from intentlog.core.recovery import KEY_MARGIN_NS
@@ -100,12 +101,12 @@ class Log(NamedTuple):
 
     def broken(self) -> list[str]:
         """What the log's own invariants find in its records (I1, I2, I3, I4, I6)."""
-        return [f"{number}: {text}" for number, holds in INVARIANTS.items() for _, text in holds(self.history)]
+        return [f"{number}: {text}" for number, found in broken(self.history).items() for _, text in found]
 
     def unsound(self) -> list[str]:
         """What the whole check finds: the chain, the table, the rows, the invariants."""
         rows = {(o.step, o.generation): o for o in self.operations}
-        return [found.text for found in check_branch(BRANCH, self.branch, self.history, rows)]
+        return [found.text for found in check_branch(Held(BRANCH, self.branch, self.history, rows))]
 
     def never_sent(self) -> frozenset[int]:
         """The attempts whose intent a restart recorded as never sent."""

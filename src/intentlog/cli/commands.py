@@ -281,8 +281,9 @@ def cancel(
 @app.command(epilog="Example: intentlog verify orders.db")
 def verify(log: LogArgument = None, *, as_json: AsJson = False) -> int:
     """Hold the whole log against its digests, its rules and its invariants. Exits with 4 if damage was found."""
-    with render.at_work("verifying"), opened_log(place_of(log), read_only=True) as opened:
-        found = opened.verify()
+    place = place_of(log)
+    with render.at_work("verifying", quietly=as_json) as progress, opened_log(place, read_only=True) as opened:
+        found = opened.verify(progress)
     if as_json:
         render.print_json({"ok": found.ok} | render.plain(found))
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
@@ -128,21 +128,29 @@ def _plain_object(value: object) -> Any:
 
 
 @contextmanager
-def at_work(what: str) -> Generator[None]:
-    """Show on a terminal's stderr that something goes on, if it takes longer than `PATIENCE_S`."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+def at_work(what: str, *, quietly: bool) -> Generator[Callable[[int, int], None] | None]:
+    """Show on stderr how far something is, if it takes longer than `PATIENCE_S` and a person is looking on.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    Args:
+        what: what is done.
+        quietly: show nothing; as if stdout or stderr were no terminal.
+
+    Yields:
+        What is to be told how much is done, and of how much; None if nobody is.
+    """
+    if quietly or not (sys.stderr.isatty() and sys.stdout.isatty()):
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=console(to_stderr=True), transient=True)
-    progress.add_task(what, total=None)  # how much there is, is known only when it is read
+    task = progress.add_task(what, total=None)
     timer = Timer(PATIENCE_S, progress.start)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield lambda done, of: progress.update(task, completed=done, total=of)
     finally:
         timer.cancel()
         timer.join()  # it may be starting the display right now

@@ -64,7 +64,7 @@ class IntentId(str):
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
-class Load(Struct, frozen=True):
+class Load(Struct, frozen=True, gc=False):
     """Read a branch and the current generation of one step, or the one that is named. Reply: `View`."""
 
     branch: str
@@ -78,7 +78,7 @@ class LoadBranch(NamedTuple):
     branch: str
 
 
-class Fetch(Struct, frozen=True):
+class Fetch(Struct, frozen=True, gc=False):
     """Read the payload of one record. Reply: bytes or None."""
 
     seq: int
@@ -90,13 +90,17 @@ class FetchError(NamedTuple):
     seq: int
 
 
-class Append(Struct, frozen=True):
-    """Append one record, in a commit of its own. Reply: `Appended` or `Refused`; `Deferred` if EVENTUAL."""
+class Append(Struct, frozen=True, gc=False):
+    """Append one record, in a commit of its own. Reply: `Appended` or `Refused`; `Deferred` if EVENTUAL.
+
+    `body` is the record's encoding, where that was made before, outside the lock that the commit is made under.
+    """
 
     branch: str
     record: Record
     payload: bytes | None = None
     durability: Durability = Durability.IMMEDIATE
+    body: bytes = b""
 
 
 class Call(Struct, frozen=True):
@@ -130,7 +134,7 @@ Action: TypeAlias = Load | LoadBranch | Fetch | FetchError | Append | Call | Pro
 # --- replies --------------------------------------------------------------------------------------------------------
 
 
-class View(Struct, frozen=True):
+class View(Struct, frozen=True, gc=False):
     """A branch and an operation as they stand, and the clocks."""
 
     branch: Branch
@@ -153,7 +157,7 @@ class BranchView(NamedTuple):
         return self.owner_lives and (self.branch.is_open or calling)
 
 
-class Appended(Struct, frozen=True):
+class Appended(Struct, frozen=True, gc=False):
     """The record stands in the log.
 
     Attributes:
@@ -169,7 +173,7 @@ class Deferred(NamedTuple):
     """The EVENTUAL record is kept, and goes into the commit of its branch's next Pending or close."""
 
 
-class Refused(Struct, frozen=True):
+class Refused(Struct, frozen=True, gc=False):
     """The record was refused and nothing was written; branch and operation as they stand."""
 
     refusal: Refusal

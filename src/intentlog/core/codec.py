@@ -18,6 +18,7 @@ State     the folded branch and operation rows: MessagePack arrays of `state.Bra
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from math import isfinite
 from struct import Struct
@@ -43,11 +44,16 @@ decode_operation = msgspec.msgpack.Decoder(Operation).decode
 
 def chain(previous: bytes, seq: int, branch: str, at: Instant, record: bytes, payload: bytes | None) -> bytes:
     """The branch's chain value after this record (see the header)."""
-    numbers, boot, name = b"%d %d %d" % (seq, at.wall_ns, at.boot_ns), at.boot_id.encode(), branch.encode()
-    said = (_LENGTH(len(numbers)), numbers, _LENGTH(len(boot)), boot, _LENGTH(len(name)), name)
+    numbers = b"%d %d %d" % (seq, at.wall_ns, at.boot_ns)
+    said = (_LENGTH(len(numbers)), numbers, _sized(at.boot_id), _sized(branch), _LENGTH(len(record)), record)
     length = _NO_PAYLOAD if payload is None else _LENGTH(len(payload))
-    whole = b"".join((previous, *said, _LENGTH(len(record)), record, length, payload or b""))
-    return blake2b(whole, digest_size=CHAIN_BYTES).digest()
+    return blake2b(b"".join((previous, *said, length, payload or b"")), digest_size=CHAIN_BYTES).digest()
+
+
+@lru_cache(maxsize=4_096)  # a log has one boot id at a time, and the branches that are worked at
+def _sized(text: str) -> bytes:
+    encoded = text.encode()
+    return _LENGTH(len(encoded)) + encoded
 
 
 def arguments_digest(arguments: bytes, key: bytes = b"") -> str:

@@ -23,7 +23,7 @@ class EffectKind(Word):
     UNSAFE = "UNSAFE"
 
 
-class Effect(Struct, frozen=True):
+class Effect(Struct, frozen=True, gc=False):
     """An effect class with its times. Use READ, IDEMPOTENT, UNSAFE, KEYED(...) or QUERYABLE(...)."""
 
     kind: EffectKind
@@ -31,7 +31,7 @@ class Effect(Struct, frozen=True):
     settle_ns: int = 0  # QUERYABLE: how long until the receiver shows a write
 
 
-class Declaration(Struct, frozen=True, array_like=True, kw_only=True):
+class Declaration(Struct, frozen=True, gc=False, array_like=True, kw_only=True):
     """What a tool declares and every Pending records, so that a restart can hold it against the present one."""
 
     kind: EffectKind
@@ -110,6 +110,8 @@ def stricter(recorded: Declaration, present: Declaration) -> Declaration:
 
     KEYED against QUERYABLE leaves only the probe, and only if both have one; otherwise nothing but a person.
     """
+    if recorded == present:
+        return recorded
     both_probe = recorded.probe and present.probe
     if {recorded.kind, present.kind} == {EffectKind.KEYED, EffectKind.QUERYABLE}:
         kind = EffectKind.QUERYABLE if both_probe else EffectKind.UNSAFE

@@ -67,11 +67,10 @@ def operation(
         return (_pending(before, record, to or State.PENDING, seq),)
     if isinstance(record, r.Committed) and record.read:
         return (_read(before, record, record.read, to or State.COMMITTED, seq),)
+    if isinstance(record, r.Dispatched):
+        return (_dispatched(_known(before, record), record, to, seq, at),)
     now = replace(_known(before, record), last_seq=seq)
     match record:
-        case r.Dispatched():
-            dispatch = Dispatch(record.dispatch_no, record.attempt, at, Fate.CALLING)
-            now = replace(now, dispatches=(*now.dispatches, dispatch), last_answer=None)
         case r.Committed():
             now = _outcome(now, record, seq)
         case r.CallEnded():
@@ -117,6 +116,17 @@ def _pending(before: Operation | None, record: r.Pending, to: State, seq: int) -
     others = tuple(i for i in before.intents if i.attempt != record.attempt)
     declaration = stricter(before.declaration, record.declaration)
     return replace(before, last_seq=seq, declaration=declaration, intents=(*others, intent))
+
+
+def _dispatched(before: Operation, record: r.Dispatched, to: State | None, seq: int, at: r.Instant) -> Operation:
+    dispatch = Dispatch(record.dispatch_no, record.attempt, at, Fate.CALLING)
+    dispatches = (*before.dispatches, dispatch)
+    intents = _with_state(before.intents, record.attempt, to or State.DISPATCHED)
+    return replace(before, last_seq=seq, dispatches=dispatches, last_answer=None, intents=intents)
+
+
+def _with_state(intents: tuple[Intent, ...], attempt: int, to: State) -> tuple[Intent, ...]:
+    return tuple([replace(one, state=to) if one.attempt == attempt else one for one in intents])
 
 
 def _read(before: Operation | None, record: r.Committed, header: r.ReadHeader, to: State, seq: int) -> Operation:
@@ -180,6 +190,8 @@ def _decide(now: Operation, decided: Decided) -> Operation:
 
 def _supersede(now: Operation, before_number: int, attempt: int | None = None) -> Operation:
     """Close the open dispatches before this number, of every attempt or of one."""
+    if len(now.dispatches) == 1 and now.dispatches[0].number >= before_number:  # by far the commonest: nothing
+        return now
     return replace(
         now,
         dispatches=tuple(
@@ -192,10 +204,8 @@ def _supersede(now: Operation, before_number: int, attempt: int | None = None) -
 
 
 def _with_fate(now: Operation, number: int, fate: Fate, ended_at: r.Instant | None = None) -> Operation:
-    return replace(
-        now,
-        dispatches=tuple(replace(d, fate=fate, ended_at=ended_at) if d.number == number else d for d in now.dispatches),
-    )
+    dispatches = [replace(d, fate=fate, ended_at=ended_at) if d.number == number else d for d in now.dispatches]
+    return replace(now, dispatches=tuple(dispatches))
 
 
 def _with_classification(now: Operation, record: r.Classified) -> Operation:
@@ -212,13 +222,9 @@ def _with_classification(now: Operation, record: r.Classified) -> Operation:
 
 def _moved(now: Operation, record: r.IntentRecord, to: State | None) -> Operation:
     """Move the record's own intent, unless one of its dispatches is still open."""
-    still_open = any(d.attempt == record.attempt and d.fate in OPEN_FATES for d in now.dispatches)
-    if to is None or (still_open and to is not State.DISPATCHED):
+    if to is None or record.attempt in [d.attempt for d in now.dispatches if d.fate in OPEN_FATES]:
         return now
-    return replace(
-        now,
-        intents=tuple(replace(i, state=to) if i.attempt == record.attempt else i for i in now.intents),
-    )
+    return replace(now, intents=_with_state(now.intents, record.attempt, to))
 
 
 def _next_generation(now: Operation, seq: int) -> Operation:

@@ -67,21 +67,21 @@ class Reason(Word):
     NUMBER = "NUMBER"  # not the next attempt or dispatch, or an unknown one
 
 
-class Refusal(Struct, frozen=True):
+class Refusal(Struct, frozen=True, gc=False):
     """A record that may not be appended, and why."""
 
     reason: Reason
     detail: str
 
 
-class Change(Struct, frozen=True):
+class Change(Struct, frozen=True, gc=False):
     """What branch and operations become when the record is appended."""
 
     branch: Branch
     operations: tuple[Operation, ...]  # the one spoken for; at a renewal also the new generation
 
 
-class Situation(Struct, frozen=True):
+class Situation(Struct, frozen=True, gc=False):
     """What a guard may look at: branch and operation under the branch's lock, the record, and the store's stamp."""
 
     branch: Branch

@@ -84,7 +84,7 @@ class Durability(Word):
     EVENTUAL = "EVENTUAL"
 
 
-class Instant(Struct, frozen=True, array_like=True):
+class Instant(Struct, frozen=True, gc=False, array_like=True):
     """One reading of the clocks.
 
     Attributes:
@@ -98,50 +98,50 @@ class Instant(Struct, frozen=True, array_like=True):
     boot_ns: int
 
 
-class ErrorText(Struct, frozen=True, array_like=True):
+class ErrorText(Struct, frozen=True, gc=False, array_like=True):
     """An error as evidence: its type's name and its masked, shortened text."""
 
     type: str
     text: str
 
 
-class OfBranch(Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+class OfBranch(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind", omit_defaults=True):
     """A record of an attempt as a whole, or of its branch."""
 
     attempt: int
 
 
-class AttemptOpened(OfBranch, frozen=True, kw_only=True, tag="AttemptOpened"):
+class AttemptOpened(OfBranch, frozen=True, gc=False, kw_only=True, tag="AttemptOpened"):
     """Attempt n of the branch begins, and with it every earlier attempt is fenced."""
 
     owner: str
 
 
-class AttemptFenced(OfBranch, frozen=True, kw_only=True, tag="AttemptFenced"):
+class AttemptFenced(OfBranch, frozen=True, gc=False, kw_only=True, tag="AttemptFenced"):
     """A restart fenced attempt n, whose owner is dead, without opening another."""
 
 
-class AttemptClosed(OfBranch, frozen=True, kw_only=True, tag="AttemptClosed"):
+class AttemptClosed(OfBranch, frozen=True, gc=False, kw_only=True, tag="AttemptClosed"):
     """The owner closed its attempt."""
 
     end: End
     error: ErrorText | None = None
 
 
-class CancelRequested(OfBranch, frozen=True, kw_only=True, tag="CancelRequested"):
+class CancelRequested(OfBranch, frozen=True, gc=False, kw_only=True, tag="CancelRequested"):
     """Somebody asked that attempt n send nothing more. It fences this attempt, not later ones."""
 
     by: str
     why: str
 
 
-class ApplicationEvent(OfBranch, frozen=True, kw_only=True, tag="ApplicationEvent"):
+class ApplicationEvent(OfBranch, frozen=True, gc=False, kw_only=True, tag="ApplicationEvent"):
     """A program's own note in the branch. Its payload stands beside it."""
 
     name: str
 
 
-class OfIntent(Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+class OfIntent(Struct, frozen=True, gc=False, kw_only=True, tag_field="kind", omit_defaults=True):
     """A record of one intent."""
 
     attempt: int
@@ -149,7 +149,7 @@ class OfIntent(Struct, frozen=True, kw_only=True, tag_field="kind", omit_default
     generation: int = 1
 
 
-class Pending(OfIntent, frozen=True, kw_only=True, tag="Pending"):
+class Pending(OfIntent, frozen=True, gc=False, kw_only=True, tag="Pending"):
     """The intent is declared. The payload of an operation's first Pending holds the arguments."""
 
     tool: str
@@ -158,13 +158,13 @@ class Pending(OfIntent, frozen=True, kw_only=True, tag="Pending"):
     digest: str
 
 
-class Dispatched(OfIntent, frozen=True, kw_only=True, tag="Dispatched"):
+class Dispatched(OfIntent, frozen=True, gc=False, kw_only=True, tag="Dispatched"):
     """The call may be made from now on, and only by who appended this."""
 
     dispatch_no: int = 1
 
 
-class ReadHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReadHeader(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a READ's single record has to say of its operation, as no Pending stands before it."""
 
     tool: str
@@ -173,7 +173,7 @@ class ReadHeader(Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str
 
 
-class Committed(OfIntent, frozen=True, kw_only=True, tag="Committed"):
+class Committed(OfIntent, frozen=True, gc=False, kw_only=True, tag="Committed"):
     """The outcome of one dispatch. The payload is the returned value, if it could be stored."""
 
     outcome: OutcomeKind
@@ -183,21 +183,21 @@ class Committed(OfIntent, frozen=True, kw_only=True, tag="Committed"):
     read: ReadHeader | None = None  # set for a READ, which has no dispatch
 
 
-class CallEnded(OfIntent, frozen=True, kw_only=True, tag="CallEnded"):
+class CallEnded(OfIntent, frozen=True, gc=False, kw_only=True, tag="CallEnded"):
     """The call of this dispatch ended ambiguously: nobody is calling any more, and nothing is known."""
 
     error: ErrorText
     dispatch_no: int = 1
 
 
-class Suspended(OfIntent, frozen=True, kw_only=True, tag="Suspended"):
+class Suspended(OfIntent, frozen=True, gc=False, kw_only=True, tag="Suspended"):
     """The tool stopped before its effect."""
 
     reason: str
     dispatch_no: int = 1
 
 
-class ProbeAnswered(OfIntent, frozen=True, kw_only=True, tag="ProbeAnswered"):
+class ProbeAnswered(OfIntent, frozen=True, gc=False, kw_only=True, tag="ProbeAnswered"):
     """What the outside world answered about the operation, asked after `expect_seq` was read."""
 
     answer: Answer
@@ -206,7 +206,7 @@ class ProbeAnswered(OfIntent, frozen=True, kw_only=True, tag="ProbeAnswered"):
     error: ErrorText | None = None  # why an UNKNOWN is one
 
 
-class Settled(OfIntent, frozen=True, kw_only=True, tag="Settled"):
+class Settled(OfIntent, frozen=True, gc=False, kw_only=True, tag="Settled"):
     """An intent without outcome is closed. APPLIED and NOT_APPLIED close every open dispatch of the operation."""
 
     settlement: Settlement
@@ -217,7 +217,7 @@ class Settled(OfIntent, frozen=True, kw_only=True, tag="Settled"):
     value_recorded: bool = False  # APPLIED with a value: it is the payload
 
 
-class Classified(OfIntent, frozen=True, kw_only=True, tag="Classified"):
+class Classified(OfIntent, frozen=True, gc=False, kw_only=True, tag="Classified"):
     """A restart's decision about an intent of an earlier attempt."""
 
     last_state: IntentState
@@ -225,7 +225,7 @@ class Classified(OfIntent, frozen=True, kw_only=True, tag="Classified"):
     resolution: Resolution
 
 
-class Renewed(OfIntent, frozen=True, kw_only=True, tag="Renewed"):
+class Renewed(OfIntent, frozen=True, gc=False, kw_only=True, tag="Renewed"):
     """Somebody decided that the operation shall happen once more: the generation rises."""
 
     by: str
@@ -233,7 +233,7 @@ class Renewed(OfIntent, frozen=True, kw_only=True, tag="Renewed"):
     expect_seq: int
 
 
-class Supplied(OfIntent, frozen=True, kw_only=True, tag="Supplied"):
+class Supplied(OfIntent, frozen=True, gc=False, kw_only=True, tag="Supplied"):
     """Somebody supplied the value of a done operation that had none. The payload is the value."""
 
     by: str
@@ -263,7 +263,7 @@ INTENT_RECORDS = (
 BOUNDS_A_CALL = (AttemptOpened, AttemptFenced, Dispatched, CallEnded)
 
 
-class Stored(Struct, frozen=True):
+class Stored(Struct, frozen=True, gc=False):
     """A record as it stands in the log.
 
     Attributes:

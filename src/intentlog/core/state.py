@@ -40,7 +40,7 @@ OPEN_FATES = frozenset({Fate.CALLING, Fate.ENDED})
 OPEN_STATES = frozenset({State.PENDING, State.DISPATCHED})
 
 
-class Dispatch(Struct, frozen=True, array_like=True):
+class Dispatch(Struct, frozen=True, gc=False, array_like=True):
     """One permission to call: its number in the operation, whose attempt it was, when, and what became of it."""
 
     number: int
@@ -50,7 +50,7 @@ class Dispatch(Struct, frozen=True, array_like=True):
     ended_at: Instant | None = None  # when its call was seen to end, ambiguously
 
 
-class Intent(Struct, frozen=True, array_like=True):
+class Intent(Struct, frozen=True, gc=False, array_like=True):
     """One attempt's share in an operation."""
 
     attempt: int
@@ -59,7 +59,7 @@ class Intent(Struct, frozen=True, array_like=True):
     resolution: r.Resolution | None = None
 
 
-class Decided(Struct, frozen=True, array_like=True):
+class Decided(Struct, frozen=True, gc=False, array_like=True):
     """What the operation came to: RETURNED, REJECTED or APPLIED; where that stands, and where its value does."""
 
     fate: Fate
@@ -67,7 +67,7 @@ class Decided(Struct, frozen=True, array_like=True):
     value_seq: int | None
 
 
-class Operation(Struct, frozen=True, array_like=True):
+class Operation(Struct, frozen=True, gc=False, array_like=True):
     """Everything the log says of one operation, folded."""
 
     step: str
@@ -109,6 +109,8 @@ class Operation(Struct, frozen=True, array_like=True):
     @property
     def is_open(self) -> bool:
         """Whether a restart has to look at it."""
+        if len(self.intents) == 1:  # by far the commonest
+            return self.intents[0].state in OPEN_STATES
         return not OPEN_STATES.isdisjoint([one.state for one in self.intents])
 
     @property
@@ -130,7 +132,7 @@ class Operation(Struct, frozen=True, array_like=True):
         return Fate.CALLING in [one.fate for one in self.dispatches if one.attempt == attempt]
 
 
-class Branch(Struct, frozen=True, array_like=True):
+class Branch(Struct, frozen=True, gc=False, array_like=True):
     """Everything the log says of one branch, folded."""
 
     attempt: int = 0
@@ -152,5 +154,6 @@ class Branch(Struct, frozen=True, array_like=True):
     @property
     def is_unfinished(self) -> bool:
         """Whether its attempt was not closed, or was closed with something in doubt and is still wanted."""
-        doubtful = self.end is r.End.INDETERMINATE and not self.cancelled
-        return self.attempt > 0 and (self.end is None or doubtful)
+        if self.end is None:
+            return self.attempt > 0
+        return self.end is r.End.INDETERMINATE and not self.cancelled

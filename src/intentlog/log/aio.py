@@ -20,7 +20,17 @@ from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
-from intentlog.log.values import Applied, Cancelled, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
+from intentlog.log.values import (
+    Applied,
+    Cancelled,
+    Entry,
+    NotApplied,
+    OpenIntent,
+    Progress,
+    Report,
+    Settings,
+    Unfinished,
+)
 from intentlog.ports import Counters
 from intentlog.run.aio import AioDriver, until_done
 
@@ -108,9 +118,9 @@ class AsyncLog:
         """See `Log.tail`."""
         return await self._driver.store(self._engine.tail, count, after)
 
-    async def verify(self) -> Report:
-        """See `Log.verify`."""
-        return await self._driver.store(self._engine.verify)
+    async def verify(self, progress: Progress | None = None) -> Report:
+        """See `Log.verify`. `progress` is called in another thread than the event loop's."""
+        return await self._driver.store(self._engine.verify, progress)
 
     @property
     def counters(self) -> Counters:

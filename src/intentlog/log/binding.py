@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -17,7 +17,7 @@ _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_
 _NO_TEXTS = frozenset[str]()
 
 
-class Bound(NamedTuple):
+class Bound(msgspec.Struct, frozen=True):
     """Arguments that fit and can be written down.
 
     Attributes:

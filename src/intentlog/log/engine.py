@@ -12,9 +12,10 @@ from functools import partial
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from intentlog import failpoints
@@ -91,7 +92,7 @@ class AttemptState:
         return not self.left or self.is_calling
 
 
-class Prepared(NamedTuple):
+class Prepared(Struct, frozen=True):
     """A guarded call, ready to be driven. Its `withdraw` is for a call that is never driven."""
 
     step: str

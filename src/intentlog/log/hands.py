@@ -99,7 +99,7 @@ class ToolHands:
             case Unknown():
                 return Found(Answer.UNKNOWN)
             case _:
-                got = type(answer).__name__
+                got = f"the class {answer.__name__}" if isinstance(answer, type) else type(answer).__name__
                 wrong = ToolMisdefined(f"the probe returned {got}, not Applied, NotApplied or Unknown")
                 return Found(Answer.UNKNOWN, None, describe(wrong))
 

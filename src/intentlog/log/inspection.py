@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from intentlog.core import check, recovery
+from intentlog.core import recovery
 from intentlog.core.actions import BranchView, IntentId
 from intentlog.core.effects import Declaration, stricter
 from intentlog.core.records import Resolution, Stored
@@ -17,7 +17,8 @@ from intentlog.errors import ArgumentsNotRecordable, LogDamaged
 from intentlog.log.naming import check_name
 from intentlog.log.sealing import SEALED, Payloads
 from intentlog.log.toolbox import Toolbox
-from intentlog.log.values import Entry, OpenIntent, Problem, Report, Sealed, Settings, Unfinished
+from intentlog.log.values import Entry, OpenIntent, Progress, Report, Sealed, Settings, Unfinished
+from intentlog.log.verifying import Verifying
 from intentlog.ports import Store
 from intentlog.run.duty import Duty
 
@@ -131,31 +132,17 @@ class Inspection:
         kind = type(stored.record).__name__
         return Entry(stored.seq, kind, _time(stored.at.wall_ns), stored.record, payload, stored.branch)
 
-    def verify(self) -> Report:
+    def verify(self, progress: Progress | None = None) -> Report:
         """Hold the whole log against its file's own check, its chains, the rules and the invariants."""
         self.duty.flush()
-        problems = [Problem("", 0, text) for text in self.store.integrity()]
-        branches = records = 0
+        verifying = Verifying(self.store.newest_seq(), progress)
+        verifying.add("", self.store.integrity())
         try:
-            for branch, _ in self.store.branches(unfinished_only=False):
-                found, read = self._verify_branch(branch)
-                problems.extend(found)
-                branches, records = branches + 1, records + read
+            for whole in self.store.whole_branches():
+                verifying.branch(whole, self.store.salt)
         except LogDamaged as damage:
-            problems.append(Problem("", 0, damage.message))
-        return Report(tuple(problems), records, branches)
-
-    def _verify_branch(self, branch: str) -> tuple[list[Problem], int]:
-        """What is wrong with one branch, and how many of its records could be read."""
-        try:
-            rows = self.store.branch_rows(branch)
-        except LogDamaged as damage:
-            return [Problem(branch, 0, damage.message)], 0
-        operations = {(o.step, o.generation): o for o in rows.operations}
-        findings = check.check_branch(branch, rows.branch, rows.records, operations, self.store.salt)
-        if not rows.columns_agree:
-            findings.append(check.Finding(0, "the indexed columns do not say what the rows do"))
-        return [Problem(branch, seq, text) for seq, text in findings], len(rows.records)
+            verifying.add("", [damage.message])
+        return verifying.report()
 
 
 def _time(wall_ns: int) -> datetime:

@@ -7,7 +7,9 @@ they stay readable.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from intentlog.core import codec
 from intentlog.core.codec import NotRecordable, StaysSealed
@@ -55,7 +57,7 @@ def check_codec(codec: object) -> None:
         raise ToolMisdefined(f"a codec needs a digest_key of at most {DIGEST_KEY_MAX} bytes; b'' for none")
 
 
-class Payloads(NamedTuple):
+class Payloads(Struct, frozen=True):
     """Writes and reads the payloads of one branch. Safe from any thread.
 
     Attributes:

@@ -19,7 +19,17 @@ from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
-from intentlog.log.values import Applied, Cancelled, Entry, NotApplied, OpenIntent, Report, Settings, Unfinished
+from intentlog.log.values import (
+    Applied,
+    Cancelled,
+    Entry,
+    NotApplied,
+    OpenIntent,
+    Progress,
+    Report,
+    Settings,
+    Unfinished,
+)
 from intentlog.ports import Counters
 from intentlog.run.signals import held_back
 from intentlog.run.sync import SyncDriver
@@ -190,9 +200,17 @@ class Log:
         """
         return self._engine.tail(count, after)
 
-    def verify(self) -> Report:
-        """Hold the whole log against its digests, the rules and the invariants."""
-        return self._engine.verify()
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Hold the whole log against its digests, the rules and the invariants.
+
+        It may run beside those who write: each branch is read as it stood at one moment. Its memory does not depend on
+        the log's length.
+
+        Args:
+            progress: is called with how many records are checked, and how many there were at the beginning: at the
+                beginning, after each thousand, and at the end. What it raises ends the check.
+        """
+        return self._engine.verify(progress)
 
     @property
     def counters(self) -> Counters:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from intentlog.core.actions import IntentId
 from intentlog.core.effects import nanoseconds
@@ -41,8 +43,7 @@ Volatile = Annotated[T, VolatileMark]
 """`Volatile[str]`: not part of the operation's identity (a short-lived token); never written, masked likewise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """What the guard tells a tool that asks for it: its first parameter, annotated `Call`.
 
     Attributes:
@@ -58,8 +59,7 @@ class Call:
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
-class Applied(Generic[T_co]):
+class Applied(Struct, Generic[T_co], frozen=True):
     """A probe's or a person's answer: the effect happened.
 
     Attributes:
@@ -75,18 +75,15 @@ class Applied(Generic[T_co]):
         return self.value is not NO_VALUE
 
 
-@dataclass(frozen=True, slots=True)
-class NotApplied:
+class NotApplied(Struct, frozen=True):
     """A probe's or a person's answer: the effect did not happen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """A probe's answer: it could not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     """Repeats a call that was not sent or ended ambiguously, where the effect's class permits a repeat.
 
     Attributes:
@@ -98,7 +95,7 @@ class Retry:
     """
 
     times: int
-    backoff: timedelta = field(default=timedelta(seconds=1))
+    backoff: timedelta = timedelta(seconds=1)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -106,8 +103,7 @@ class Retry:
             raise ToolMisdefined(f"Retry needs times >= 1 and a backoff >= 0, not {self.times} and {self.backoff}")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenIntent:
+class OpenIntent(Struct, frozen=True):
     """An intent without outcome or settlement.
 
     Attributes:
@@ -138,8 +134,7 @@ class OpenIntent:
     not_before: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+class Unfinished(Struct, frozen=True):
     """A branch that a supervisor should run again.
 
     Attributes:
@@ -153,8 +148,7 @@ class Unfinished:
     end: End | None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One record of a branch's history.
 
     Attributes:
@@ -174,8 +168,7 @@ class Entry:
     branch: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(Struct, frozen=True):
     """Stands for a payload that was sealed by the log's codec, and cannot be opened without it.
 
     Attributes:
@@ -185,8 +178,7 @@ class Sealed:
     sealed_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """What `cancel` came to, as the records have it now.
 
     Attributes:
@@ -198,8 +190,11 @@ class Cancelled:
     open_intents: tuple[OpenIntent, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+Progress: TypeAlias = Callable[[int, int], object]
+"""Is told how far `verify` is: records that were checked, and all that there were when it began."""
+
+
+class Problem(Struct, frozen=True):
     """Something that `verify` found.
 
     Attributes:
@@ -213,12 +208,11 @@ class Problem:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What `verify` found.
 
     Attributes:
-        problems: everything that is wrong; empty if the log is sound.
+        problems: everything that is wrong, the first ten thousand; empty if the log is sound.
         records: how many records were read.
         branches: how many branches.
     """
@@ -233,8 +227,7 @@ class Report:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """How a log guards its calls.
 
     Attributes:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+from msgspec.structs import replace
+
 from intentlog import failpoints
+from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import (
     Append,
@@ -21,6 +24,7 @@ from intentlog.core.actions import (
     Deferred,
     Fetch,
     FetchError,
+    Interrupted,
     Load,
     LoadBranch,
     Refused,
@@ -55,8 +59,6 @@ class Duty:
     def do(self, action: StoreAction) -> Any:
         """Do one store action and return its reply."""
         match action:
-            case Append():
-                return self.append(action)
             case Load(branch, step, generation):
                 if self.waits(branch, step):
                     self.flush(branch)
@@ -69,16 +71,42 @@ class Duty:
             case FetchError(seq):
                 stored = self.store.record(seq)
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
+            case Append():
+                return self.append(action)
 
     # --- appending ---------------------------------------------------------------------------------------------
 
     def append(self, entry: Append) -> Appended | Refused | Deferred:
         """Append one record, with what waits for its branch and with others' records; or let it wait, if EVENTUAL."""
+        self.store.check_process()  # a forked child may find a lock held by a thread that it does not have
+        if not self._waiting and entry.durability is Durability.IMMEDIATE and self._group.takes_lead():
+            return self._append_alone(entry)
         member = self.admit(entry, self._group.join)
         if member is None:
             return Deferred()
         self._group.finish(member)
         return self.reply(entry, member)
+
+    def _append_alone(self, entry: Append) -> Appended | Refused:
+        """The common case, by itself: nothing waits, and nobody commits. The caller has the lead."""
+        try:
+            self._check_usable()
+            reply = self._commit([entry])[0]
+            try:
+                self.upkeep()
+            except BaseException as cause:  # noqa: BLE001 - told with what became of the record
+                raise Interrupted([reply], cause) from None
+        finally:
+            self._group.hand_over()
+        if isinstance(entry.record, r.Committed) and isinstance(reply, Appended):
+            self._tell_contradiction(entry, reply)
+        return reply
+
+    def _check_usable(self) -> None:
+        if not self.store.owner:  # what waits could never be written
+            raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
+        if self._closed:
+            raise LogClosed(f"{self.store.name} is closed, or being closed")
 
     def admit(self, entry: Append, join: Callable[[Member], None]) -> Member | None:
         """What shall be committed for an entry; None: it is EVENTUAL and waits.
@@ -90,12 +118,11 @@ class Duty:
         Raises:
             LogUnavailable, LogClosed, WrongProcess: nothing was written.
         """
-        self.store.check_process()  # a forked child may find the lock held by a thread that it does not have
-        if not self.store.owner:  # what waits could never be written
-            raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
+        self.store.check_process()
+        self._check_usable()
+        entry = replace(entry, body=codec.encode_record(entry.record))  # here, where nobody waits for it
         with self._lock:
-            if self._closed:
-                raise LogClosed(f"{self.store.name} is closed, or being closed")
+            self._check_usable()  # once more: nothing more is taken by a log that is being closed
             if entry.durability is Durability.EVENTUAL:
                 waiting = self._waiting.setdefault(entry.branch, [])
                 waiting.append(entry)
@@ -148,6 +175,7 @@ class Duty:
             for member in members:  # each, whatever becomes of the others: it may be its turn to lead
                 try:
                     self._group.finish(member)
+                    member.result()
                 except BaseException as error:  # noqa: BLE001 - raised below
                     errors.append(error)
             if errors:
@@ -190,7 +218,7 @@ class Duty:
 
     def _with_waiting(self, branch: str, *entries: Append) -> Member:
         """The member that takes these, behind what waits for the branch. The caller holds the lock."""
-        waiting = self._waiting.pop(branch, None)
+        waiting = self._waiting.pop(branch, None) if self._waiting else None
         if waiting is None:
             return Member(branch, [*entries])
         member = Member(branch, [*waiting, *entries])

@@ -33,25 +33,26 @@ class Member:
     Attributes:
         branch: whose records they are, or were to be.
         entries: the records, in order.
-        effects: what they speak for.
         replies: what they came to; None until they are committed.
         error: why nothing of it was written, or why that is not known.
         turn: held until it is committed, or is to lead; for callers that are threads.
         landing: done when it is committed; for callers that are tasks.
     """
 
-    __slots__ = ("branch", "effects", "entries", "error", "landing", "replies", "turn")
+    __slots__ = ("branch", "entries", "error", "landing", "replies", "turn")
 
     def __init__(self, branch: str, entries: list[Append]) -> None:
         self.branch = branch
         self.entries = entries
-        self.effects: list[Effect] = [
-            (one.branch, one.record.step) for one in entries if isinstance(one.record, OfIntent)
-        ]
         self.replies: list[Appended | Refused] | None = None
         self.error: BaseException | None = None
         self.turn: Lock | None = None
         self.landing: asyncio.Future[None] | None = None
+
+    @property
+    def effects(self) -> list[Effect]:
+        """What its records speak for."""
+        return [(one.branch, one.record.step) for one in self.entries if isinstance(one.record, OfIntent)]
 
     @property
     def is_done(self) -> bool:
@@ -85,14 +86,20 @@ def take(waiting: deque[Member], first: Member | None = None) -> list[Member]:
     left: list[Member] = []
     while waiting and (not batch or size + len(waiting[0].entries) <= BATCH_RECORDS_MAX):
         member = waiting.popleft()
-        if seen.isdisjoint(member.effects) and not (left and member.branch in [one.branch for one in left]):
-            seen.update(member.effects)
+        effects = member.effects
+        if seen.isdisjoint(effects) and not (left and member.branch in [one.branch for one in left]):
+            seen.update(effects)
             size += len(member.entries)
             batch.append(member)
         else:
             left.append(member)
     waiting.extendleft(reversed(left))
     return batch
+
+
+def size_of(members: Iterable[Member]) -> int:
+    """How many records they hold."""
+    return sum([len(one.entries) for one in members])
 
 
 def commit_together(commit: Commit, members: Sequence[Member]) -> None:
@@ -105,6 +112,9 @@ def commit_together(commit: Commit, members: Sequence[Member]) -> None:
         Interrupted: a signal's exception came; those that are not done were not written.
     """
     try:
+        if len(members) == 1:  # by far the commonest, where each call counts
+            members[0].replies = commit(members[0].entries) if members[0].entries else []
+            return
         entries = [entry for member in members for entry in member.entries]
         replies = commit(entries) if entries else []
     except Interrupted as stop:
@@ -154,6 +164,12 @@ class GroupCommit:
         self._waiting: deque[Member] = deque()
         self._is_led = False
 
+    def takes_lead(self) -> bool:
+        """Take the lead, if nobody has it: to commit one's own record alone, and then to `hand_over`."""
+        with self._lock:
+            was_led, self._is_led = self._is_led, True
+            return not was_led
+
     def join(self, member: Member) -> None:
         """Take a place. To be followed by `finish`, on the same thread."""
         with self._lock:
@@ -163,17 +179,22 @@ class GroupCommit:
                 self._waiting.append(member)
             self._is_led = True
 
-    def finish(self, member: Member) -> list[Appended | Refused]:
-        """Wait until it is committed, or commit it, with those that wait by then. Raises what became of it."""
+    def finish(self, member: Member) -> None:
+        """Wait until it is committed, or commit it, with those that wait by then.
+
+        Raises:
+            Interrupted: by a signal's exception.
+        """
         if member.turn is not None:
             member.turn.acquire()
         if not member.is_done:
             self._lead(member)
-        return member.result()
 
     def _lead(self, member: Member) -> None:
-        with self._lock:
-            batch = take(self._waiting, member)
+        batch = [member]
+        if self._waiting:
+            with self._lock:
+                batch = take(self._waiting, member)
         others = batch[1:]
         try:
             try:
@@ -181,18 +202,21 @@ class GroupCommit:
             except Interrupted as stop:
                 raise Interrupted(member.replies, stop.cause) from None  # what it asks of is its own record's fate
             finally:
-                _let_go(one for one in others if one.is_done)  # they do not wait for the upkeep
+                if others:
+                    _let_go([one for one in others if one.is_done])  # they do not wait for the upkeep
             self._upkeep()
         finally:
-            self._hand_over(others)
+            self.hand_over(others)
 
-    def _hand_over(self, others: Sequence[Member]) -> None:
+    def hand_over(self, others: Sequence[Member] = ()) -> None:
         """Let the next one lead, if anybody waits; who was not written, because a signal came, is the first to."""
         with self._lock:
-            self._waiting.extendleft(reversed([one for one in others if not one.is_done]))
+            if others:
+                self._waiting.extendleft(reversed([one for one in others if not one.is_done]))
             leader = self._waiting.popleft() if self._waiting else None
             self._is_led = leader is not None
-        _let_go([leader] if leader else ())
+        if leader:
+            _let_go([leader])
 
 
 def _let_go(members: Iterable[Member]) -> None:

@@ -10,6 +10,8 @@ from intentlog.core.actions import Call, NotMade, Probe, Probed, Raised, Returne
 from intentlog.core.records import Answer, ErrorText, Instant
 from intentlog.ports import Clock, Store
 
+LOOK_AGE_MAX_NS = 5_000_000  # a store looks at its files after each permission: so new, that is enough
+
 
 class Found(NamedTuple):
     """A probe's answer, with the value that it found, encoded."""
@@ -86,10 +88,10 @@ def hindrance(action: Call, clock: Clock, store: Store) -> NotMade | None:
     failpoints.reached(failpoints.BEFORE_CALL)
     if action.grace_ns is None:
         return None
-    late_ns = clock.now().boot_ns - action.sent.boot_ns - action.grace_ns
-    if late_ns > 0:
-        return NotMade(f"it would have been {late_ns / 1e9:.3f} s too late after its permission")
-    gone = store.gone()
+    since_ns = clock.now().boot_ns - action.sent.boot_ns
+    if since_ns > action.grace_ns:
+        return NotMade(f"it would have been {(since_ns - action.grace_ns) / 1e9:.3f} s too late after its permission")
+    gone = store.gone(age_max_ns=LOOK_AGE_MAX_NS)
     return NotMade(gone) if gone else None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
@@ -26,6 +26,21 @@ _NUMBERS = tuple(
 _plain = import_module("_signal")
 _get: Callable[[int], object] = _plain.getsignal
 _set: Callable[[int, Handler], object] = _plain.signal
+
+
+# What all handlers were when they were last asked for, and which of them are functions: seldom are they others.
+_last: tuple[list[object], list[tuple[int, Handler]]] = ([], [])
+
+
+def _to_hold() -> list[tuple[int, Handler]]:
+    global _last  # noqa: PLW0603 - replaced whole, by whichever thread
+    handlers, functions = _last
+    now = list(map(_get, _NUMBERS))
+    if now != handlers:
+        pairs = zip(_NUMBERS, now, strict=True)
+        functions = [(number, cast("Handler", one)) for number, one in pairs if callable(one)]
+        _last = now, functions
+    return functions
 
 
 @contextmanager
@@ -40,21 +55,26 @@ def held_back() -> Generator[None]:
 
 
 class Signals:
-    """The handlers of one script's driver. Used on one thread; on any but the main one it does nothing."""
+    """The handlers of one script's driver. Used on one thread; on any but the main one it does nothing.
+
+    Attributes:
+        are_waiting: whether `deliver` has something to do.
+    """
 
     def __init__(self) -> None:
         self._is_main = threading.current_thread() is threading.main_thread()
         self._held: dict[int, Handler] = {}
         self._came: dict[int, FrameType | None] = {}
         self._late: BaseException | None = None
+        self.are_waiting = False
 
     def hold(self) -> None:
         """From now on, signals wait. What a handler raises before that is raised here, and nothing is held."""
         if not self._is_main:
             return
         try:
-            for number, handler in zip(_NUMBERS, map(_get, _NUMBERS), strict=True):
-                if handler.__class__ is not int and callable(handler) and number not in self._held:
+            for number, handler in _to_hold():
+                if number not in self._held:
                     self._held[number] = handler
                     _set(number, self._note)
         except BaseException:
@@ -63,6 +83,8 @@ class Signals:
 
     def release(self) -> None:
         """Give the handlers back, and run those whose signals came. Raises what they raise."""
+        if not self._held and not self.are_waiting:
+            return
         raised: BaseException | None = None
         while self._held:
             try:
@@ -82,14 +104,17 @@ class Signals:
 
     def deliver(self) -> None:
         """Run the handlers whose signals came; those that are held stay held. Raises what they raise."""
-        while self._came:
-            number, frame = self._came.popitem()
-            handler = self._held.get(number) or _get(number)
-            if callable(handler):
-                handler(number, frame)
-        if self._late is not None:
-            late, self._late = self._late, None
-            raise late
+        try:
+            while self._came:
+                number, frame = self._came.popitem()
+                handler = self._held.get(number) or _get(number)
+                if callable(handler):
+                    handler(number, frame)
+            if self._late is not None:
+                late, self._late = self._late, None
+                raise late
+        finally:
+            self.are_waiting = bool(self._came or self._late)
 
     def outside(self, function: Callable[[], None]) -> BaseException | None:
         """Run what may take long with the handlers in their place; answers what it, or one of them, raised.
@@ -124,6 +149,8 @@ class Signals:
     def keep(self, error: BaseException) -> None:
         """Let this be raised at the next `deliver`: it came too late to undo what was done."""
         self._late = error
+        self.are_waiting = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came[number] = frame
+        self.are_waiting = True

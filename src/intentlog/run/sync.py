@@ -90,8 +90,8 @@ class SyncDriver:
             return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
 
     def _deliver(self, signals: Signals, action: Action, reply: Any) -> None:
-        if isinstance(action, Call):
-            return  # its outcome comes first
+        if not signals.are_waiting or isinstance(action, Call):
+            return  # of a call the outcome comes first
         try:
             signals.deliver()
         except BaseException as cause:
@@ -100,6 +100,8 @@ class SyncDriver:
             raise
 
     def _do(self, action: Action, hands: Hands, signals: Signals) -> Any:
+        if isinstance(action, Append):
+            return self._duty.append(action)
         match action:
             case Call():
                 return self._call(action, hands, signals)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from functools import cache
@@ -29,6 +28,8 @@ class SystemClock:
 def boot_id() -> str:
     """Which boot of this machine it is: 32 hex digits."""
     if sys.platform == "darwin":
+        import subprocess
+
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - a constant
     else:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from intentlog.core.actions import Append, Appended, BranchView, Refused, View
+from intentlog.core.check import Held
 from intentlog.core.records import Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.errors import LogClosed, LogPoisoned
-from intentlog.ports import BranchRows, Clock, Counters
+from intentlog.ports import Clock, Counters
 from intentlog.store.staging import OperationKey, Staged, stage
 
 
@@ -170,15 +171,15 @@ class MemoryStore:
         self._check()
         return []
 
-    def branch_rows(self, branch: str) -> BranchRows:
-        """See `ports.Store.branch_rows`."""
-        self._check()
-        row = self._disk.live.branches.get(branch, Branch())
-        operations = [operation for _, operation in self.operations(branch, open_only=False)]
-        return BranchRows(row, list(self.history(branch)), operations, columns_agree=True)
+    def whole_branches(self) -> Iterator[Held]:
+        """See `ports.Store.whole_branches`."""
+        for name, row in self.branches(unfinished_only=False):
+            operations = {(o.step, o.generation): o for _, o in self.operations(name, open_only=False)}
+            yield Held(name, row, self.history(name), operations)
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """See `ports.Store.gone`: a disk in memory is never taken away."""
+        del age_max_ns
         return ""
 
     def check_process(self) -> None:

@@ -11,7 +11,6 @@ import fcntl
 import os
 import secrets
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -227,6 +226,8 @@ def busy_remedy(path: Path, error: apsw.Error) -> str:
 def holding_processes(path: Path) -> list[int]:
     """The other processes that have the log open, where the system tells."""
     if sys.platform == "darwin":
+        import subprocess
+
         command = ["/usr/sbin/lsof", "-t", "--", str(path)]
         output = subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603 - fixed
         return [int(pid) for pid in output.split() if int(pid) != os.getpid()]

@@ -23,6 +23,7 @@ class Present:
 
     def gone(self) -> str:
         """What became of it; "" if it is there, or cannot be seen from here any more (dropped rights)."""
+        size = self._size  # read before the file is: it may grow, and another thread see that, between the two
         try:
             found = os.stat(self._name)  # noqa: PTH116 - asked twice for each effect: a Path takes as long again
         except (FileNotFoundError, NotADirectoryError):
@@ -31,7 +32,7 @@ class Present:
             return ""
         if (found.st_dev, found.st_ino) != self._identity:
             return f"{self._what} was replaced while it was open"
-        if found.st_size < self._size:
+        if found.st_size < size:
             return f"{self._what} was cut short while it was open"
         self._size = found.st_size
         return ""

@@ -5,56 +5,22 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from typing import Any
 
 import apsw
-import msgspec
 
 from intentlog.core import codec
 from intentlog.core.actions import BranchView, View
-from intentlog.core.records import Instant, Stored
+from intentlog.core.records import Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.errors import LogClosed, LogDamaged, LogPoisoned, LogUnavailable, WrongProcess
-from intentlog.ports import BranchRows, Clock
-from intentlog.store import opening, schema
+from intentlog.ports import Clock
+from intentlog.store import opening, pages, schema, whole
 from intentlog.store.connection import Connection
-
-_HISTORY_PAGE = 1_000
-_DAMAGE = (
-    apsw.ConstraintError,
-    apsw.CorruptError,
-    apsw.NotADBError,
-    apsw.SQLError,
-    apsw.MismatchError,
-    msgspec.MsgspecError,
-    OverflowError,
-    TypeError,
-    UnicodeDecodeError,
-)
-
-
-def damage_of(path: Path, error: Exception) -> Exception:
-    """The error that a damaged file deserves; any other as it is."""
-    if isinstance(error, _DAMAGE):
-        return LogDamaged(f"{path} is damaged: {type(error).__name__}: {error}")
-    if isinstance(error, apsw.Error):
-        return LogUnavailable(f"{path} cannot be used now; nothing was written: {error}", remedy="try again.")
-    return error
-
-
-@contextmanager
-def reading(path: Path) -> Generator[None]:
-    """Raise `LogDamaged` for what a sound file cannot cause."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise damage_of(path, error) from error
-    except (apsw.BusyError, apsw.IOError, apsw.CantOpenError) as error:
-        raise LogUnavailable(f"{path} cannot be read: {error}", remedy="check the disk.") from error
+from intentlog.store.damage import reading
 
 
 class SqliteReads(ABC):
@@ -140,67 +106,47 @@ class SqliteReads(ABC):
             try:
                 connection.execute("BEGIN")
                 row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
-                rows = connection.execute(schema.OPEN[1], (branch,)).fetchall()
+                rows = connection.execute(schema.OPEN_OPERATIONS_OF, (branch,)).fetchall()
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            operations = tuple(codec.decode_operation(state) for _, state in rows)
+            operations = tuple(codec.decode_operation(state) for (state,) in rows)
             return BranchView(row, operations, self._lives(row.owner), self._clock.now())
 
-    def branch_rows(self, branch: str) -> BranchRows:
-        """See `ports.Store.branch_rows`. All of it is of one snapshot."""
-        with self._read_turn(), reading(self._path):
-            connection = self._entered(self._reads)
-            try:
-                connection.execute("BEGIN")
-                row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
-                places = _places(connection, row.head_seq)
-                records = [connection.execute(schema.EVENT, (place,)).fetchall() for place in places]
-                operations = connection.execute(schema.ALL[1], (branch,)).fetchall()
-                columns = connection.execute(schema.COLUMNS, (branch,)).fetchall()
-                unfinished = connection.execute(schema.UNFINISHED, (branch,)).get
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            folded = [codec.decode_operation(state) for _, state in operations]
-            sound = [(o.step, o.generation, int(o.is_open)) for o in folded] == [tuple(c) for c in columns]
-            sound = sound and unfinished == row.is_unfinished
-            return BranchRows(row, [_stored(found[0]) for found in records if found], folded, columns_agree=sound)
+    def whole_branches(self) -> Iterator[whole.SqliteWhole]:
+        """See `ports.Store.whole_branches`. Each is of one snapshot, on a connection of its own: it takes long."""
+        connection = self._connected_anew()
+        try:
+            for one in whole.branches(connection, self._path):
+                self._usable(self._reads)
+                yield one
+        finally:
+            connection.close()
 
     def record(self, seq: int) -> Stored | None:
         """See `ports.Store.record`."""
         rows = self._rows(schema.EVENT, (seq,))
-        return _stored(rows[0]) if rows else None
+        return pages.stored_of(rows[0]) if rows else None
 
     def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
-        """See `ports.Store.history`. A branch is walked back along its chain, then read forwards."""
+        """See `ports.Store.history`. Each page of it is of one snapshot."""
         if branch is None:
-            yield from self._all_history(after)
-            return
-        with self._read_turn(), reading(self._path):
-            connection = self._entered(self._reads)
-            places = _places(connection, _branch(connection.execute(schema.BRANCH, (branch,)).get).head_seq)
-        for place in places:
-            stored = self.record(place) if place > after else None
-            if stored is not None:
-                yield stored
+            rows = pages.by_key(self._rows, schema.EVENTS_FROM, (), (after + 1,))
+        else:
+            states = self._rows(schema.BRANCH, (branch,))
+            with reading(self._path):
+                head = codec.decode_branch(states[0][0]).head_seq if states else 0
+            rows = pages.records_back(self._rows, head, after)
+        return map(pages.stored_of, rows)
 
     def newest_seq(self) -> int:
         """See `ports.Store.newest_seq`."""
         return int(self._rows(schema.NEXT_SEQ)[0][0]) - 1
 
-    def _all_history(self, after: int) -> Iterator[Stored]:
-        while True:
-            rows = self._rows(schema.EVENTS_AFTER, (after, _HISTORY_PAGE))
-            for row in rows:
-                yield _stored(row)
-            if len(rows) < _HISTORY_PAGE:
-                return
-            after = rows[-1][0]
-
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
         """See `ports.Store.branches`."""
-        for branch, state in self._rows(schema.UNFINISHED_BRANCHES if unfinished_only else schema.BRANCHES):
+        query = schema.UNFINISHED_BRANCHES if unfinished_only else schema.BRANCHES
+        for branch, state in pages.by_key(self._rows, query, (), ("",)):
             with reading(self._path):
                 row = codec.decode_branch(state)
             yield branch, row
@@ -208,21 +154,22 @@ class SqliteReads(ABC):
     def operations(self, branch: str | None, *, open_only: bool) -> Iterator[tuple[str, Operation]]:
         """See `ports.Store.operations`."""
         every, of_one = schema.OPEN if open_only else schema.ALL
-        query, values = (every, ()) if branch is None else (of_one, (branch,))
-        for of_branch, state in self._rows(query, values):
+        if branch is None:
+            rows = pages.by_key(self._rows, every, (), schema.FIRST_OPERATION)
+        else:
+            rows = pages.by_key(self._rows, of_one, (branch,), schema.FIRST_STEP)
+        for row in rows:
             with reading(self._path):
-                operation = codec.decode_operation(state)
-            yield of_branch, operation
+                operation = codec.decode_operation(row[-1])
+            yield row[0] if branch is None else branch, operation
 
     def integrity(self) -> list[str]:
         """See `ports.Store.integrity`: SQLite's own check, the tables themselves, and rows that belong to nothing.
 
         It may take minutes, so that it has a connection of its own.
         """
-        self.check_process()
-        self._usable(self._reads)
         try:
-            connection = opening.connect(self._path, reader=True, vfs=self._vfs)
+            connection = self._connected_anew()
             try:
                 with reading(self._path):
                     return _integrity(connection)
@@ -231,7 +178,13 @@ class SqliteReads(ABC):
         except (LogDamaged, LogUnavailable) as damage:
             return [damage.message]
 
-    def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
+    def _connected_anew(self) -> Connection:
+        """A connection for what takes long, so that no other read waits for it."""
+        self.check_process()
+        self._usable(self._reads)
+        return opening.connect(self._path, reader=True, vfs=self._vfs)
+
+    def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[pages.Row]:
         with self._read_turn(), reading(self._path):
             return self._entered(self._reads).execute(query, values).fetchall()
 
@@ -247,19 +200,7 @@ def _integrity(connection: Connection) -> list[str]:
 
 
 _ON_THE_WAY_IN = frozenset({"_interrupted", "_entered", "_writable"})
-_TRANSACTIONS = frozenset({"append", "branch_view", "branch_rows"})  # the methods that hold a transaction open
-
-
-def _places(connection: Connection, seq: int) -> list[int]:
-    """Where the records of a branch stand, oldest first, walked back from its head."""
-    places: list[int] = []
-    while seq:
-        places.append(seq)
-        previous = connection.execute(schema.PREVIOUS_SEQ, (seq,)).get
-        if previous is None or previous >= seq:
-            break  # a hole or an edit: `verify` says which
-        seq = previous
-    return places[::-1]
+_TRANSACTIONS = frozenset({"append", "branch_view"})  # the methods that hold a transaction open
 
 
 def _branch(state: bytes | None) -> Branch:
@@ -268,12 +209,3 @@ def _branch(state: bytes | None) -> Branch:
 
 def _operation(state: bytes | None) -> Operation | None:
     return None if state is None else codec.decode_operation(state)
-
-
-def _stored(row: tuple[Any, ...]) -> Stored:
-    seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain = row
-    try:
-        at = Instant(wall_ns, boot_id.hex() if boot_id else "", boot_ns or 0)
-        return Stored(seq, branch, at, codec.decode_record(record), payload, previous_seq, chain)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise LogDamaged(f"record {seq} cannot be read: {error}") from error

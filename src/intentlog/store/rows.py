@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TypeAlias
 
 from intentlog.core import codec
+from intentlog.core.records import Stored
 from intentlog.core.state import Branch, Operation
 from intentlog.store import schema
 from intentlog.store.connection import Connection
 from intentlog.store.staging import OperationKey, Staged
 
+Row: TypeAlias = tuple[object, ...]
+
 REMEMBERED_MAX = 8_192  # rows of each table
+ROOM_BYTES = 96  # what a dispatch and its outcome add to the row of an operation
 STEPS_MAX = 1_000  # of a branch, while which of them are there is known
 STEPS_OF_ALL_MAX = 100_000
 
@@ -31,6 +35,7 @@ class SqliteRows:
         self._next_seq = 0
         self._branches: dict[str, Branch] = {}
         self._operations: dict[OperationKey, Operation] = {}
+        self._sizes: dict[OperationKey, int] = {}  # of the rows of these, with their room
         self._steps: dict[str, set[str] | None] = {}  # None: too many
         self._steps_count = 0
 
@@ -71,27 +76,36 @@ class SqliteRows:
         return None if steps is None or step in steps else self._branches.get(branch)
 
     def write(self, staged: Staged) -> None:
-        """Write what was staged."""
-        events: list[tuple[object, ...]] = []
-        for stored, body in staged.events:
-            at = stored.at
-            boot = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
-            row = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, *boot)
-            events.append((*row, body.decode(), stored.payload, stored.chain))
-        branches = [(name, one.is_unfinished, codec.encode_state(one)) for name, one in staged.branches.items()]
-        operations = [(*key, one.is_open, codec.encode_state(one)) for key, one in staged.operations.items()]
-        self._run(schema.INSERT_EVENT, events)
-        self._run(schema.PUT_BRANCH, branches)
-        self._run(schema.PUT_OPERATION, operations)
+        """Write what was staged, each row by the statement that touches the fewest pages."""
+        rows = [(schema.INSERT_EVENT, _event(stored, body)) for stored, body in staged.events]
+        rows += [self._branch_row(name, branch) for name, branch in staged.branches.items()]
+        rows += [self._operation_row(key, operation) for key, operation in staged.operations.items()]
+        if len(staged.events) == 1:
+            for statement, row in rows:
+                self._execute(statement, row)
+        else:
+            together: dict[str, list[Row]] = {}
+            for statement, row in rows:
+                together.setdefault(statement, []).append(row)
+            for statement, of_it in together.items():
+                self._connection.executemany(statement, of_it)
         for name, branch in staged.branches.items():
-            if branch.head_seq and branch.is_open and name not in self._steps:
+            if name not in self._steps and branch.is_open:
                 self._learn_steps(name)
 
-    def _run(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        if len(rows) == 1:
-            self._execute(statement, rows[0])
-        elif rows:
-            self._connection.executemany(statement, rows)
+    def _branch_row(self, name: str, branch: Branch) -> tuple[str, Row]:
+        known, state = self._branches.get(name), codec.encode_state(branch)
+        if known is not None and branch.is_open:  # all that are remembered are open, and so unfinished
+            return schema.SET_BRANCH, (name, state)
+        return schema.PUT_BRANCH, (name, branch.is_unfinished, state)
+
+    def _operation_row(self, key: OperationKey, operation: Operation) -> tuple[str, Row]:
+        state, is_open = codec.encode_state(operation), operation.is_open
+        size = self._sizes.get(key) or self._sizes.setdefault(key, len(state) + ROOM_BYTES)
+        room = bytes(max(0, size - len(state)))
+        if is_open and key in self._operations:  # all that are remembered are open
+            return schema.SET_OPERATION, (*key, state, room)
+        return schema.PUT_OPERATION, (*key, is_open, state, room)
 
     def _learn_steps(self, branch: str) -> None:
         """Which steps a branch has: none but the few of an attempt that begins, so that a new one needs no look."""
@@ -103,20 +117,28 @@ class SqliteRows:
 
     def keep(self, staged: Staged) -> None:
         """The transaction was committed, with this in it."""
-        if len(self._branches) > REMEMBERED_MAX or len(self._operations) > REMEMBERED_MAX:
+        branches, operations = self._branches, self._operations
+        if len(branches) > REMEMBERED_MAX or len(operations) > REMEMBERED_MAX:
             self._forget()
         for name, branch in staged.branches.items():
             if branch.is_open:
-                self._branches[name] = branch
+                branches[name] = branch
             else:
-                self._branches.pop(name, None)
+                branches.pop(name, None)
                 self._steps_count -= len(self._steps.pop(name, None) or ())
         for key, operation in staged.operations.items():
-            if operation.is_open:
-                self._operations[key] = operation
+            if key in operations:
+                if operation.is_open:
+                    operations[key] = operation
+                else:
+                    del operations[key]
+                    self._sizes.pop(key, None)
             else:
-                self._operations.pop(key, None)
-            self._add_step(key[0], key[1])
+                if operation.is_open:
+                    operations[key] = operation
+                else:
+                    self._sizes.pop(key, None)
+                self._add_step(key[0], key[1])
         self._next_seq += len(staged.events)
         self._version = self._connection.data_version()
         self._is_known = True
@@ -135,5 +157,13 @@ class SqliteRows:
     def _forget(self) -> None:
         self._branches.clear()
         self._operations.clear()
+        self._sizes.clear()
         self._steps.clear()
         self._steps_count = 0
+
+
+def _event(stored: Stored, body: bytes) -> Row:
+    at = stored.at
+    boot_id, boot_ns = (bytes.fromhex(at.boot_id), at.boot_ns) if at.boot_id else (None, None)
+    place = (stored.seq, stored.branch, stored.previous_seq, at.wall_ns, boot_id, boot_ns)
+    return (*place, body.decode(), stored.payload, stored.chain)

@@ -28,12 +28,14 @@ CREATE TABLE branches (branch TEXT PRIMARY KEY, unfinished INTEGER NOT NULL, sta
 CREATE INDEX unfinished_branches ON branches (branch) WHERE unfinished;
 
 -- is_open: a restart has to look at it. Its partial index is what a restart scans, whatever the log's length.
+-- room: so that the row keeps its length while the operation goes on, and is written in place.
 CREATE TABLE operations (
     branch TEXT NOT NULL,
     step TEXT NOT NULL,
     generation INTEGER NOT NULL,
     is_open INTEGER NOT NULL,
     state BLOB NOT NULL,
+    room BLOB NOT NULL,
     PRIMARY KEY (branch, step, generation)
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX open_operations ON operations (branch) WHERE is_open;
@@ -42,32 +44,72 @@ CREATE INDEX open_operations ON operations (branch) WHERE is_open;
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
 SALT = "SELECT value FROM meta WHERE key = 'salt'"
 BRANCH = "SELECT state FROM branches WHERE branch = ?"
-BRANCHES = "SELECT branch, state FROM branches ORDER BY branch"
-UNFINISHED_BRANCHES = "SELECT branch, state FROM branches WHERE unfinished ORDER BY branch"
 OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? AND generation = ?"
 NEWEST_OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? ORDER BY generation DESC LIMIT 1"
 STEPS_OF = "SELECT DISTINCT step FROM operations WHERE branch = ? LIMIT ?"
-_OPERATIONS = "SELECT branch, state FROM operations ORDER BY branch, step, generation"
-_OPERATIONS_OF = "SELECT branch, state FROM operations WHERE branch = ? ORDER BY step, generation"
-_OPEN_OPERATIONS = "SELECT branch, state FROM operations WHERE is_open ORDER BY branch, step, generation"
-_OPEN_OPERATIONS_OF = "SELECT branch, state FROM operations WHERE is_open AND branch = ? ORDER BY step, generation"
-ALL = (_OPERATIONS, _OPERATIONS_OF)  # of every branch, of one
-OPEN = (_OPEN_OPERATIONS, _OPEN_OPERATIONS_OF)
+# Of a branch that is long SQLite would choose the primary key, and read each of its operations: so the index is named.
+_OPEN_INDEXED = "operations INDEXED BY open_operations WHERE is_open"
+OPEN_OPERATIONS_OF = f"SELECT state FROM {_OPEN_INDEXED} AND branch = ? ORDER BY step, generation"  # noqa: S608 - a constant
 INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_BRANCH = """
 INSERT INTO branches VALUES (?1, ?2, ?3) ON CONFLICT (branch) DO UPDATE SET unfinished = ?2, state = ?3
 """
 PUT_OPERATION = """
-INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5
+INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5, room = ?6
 """
+# Of rows that are known: a column of an index that is named here is written to the index, even if it stays the same.
+SET_BRANCH = "UPDATE branches SET state = ?2 WHERE branch = ?1"
+SET_OPERATION = "UPDATE operations SET state = ?4, room = ?5 WHERE branch = ?1 AND step = ?2 AND generation = ?3"
 EVENT_COLUMNS = "seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain"
 EVENT = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq = ?"  # noqa: S608 - a constant
-EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
-PREVIOUS_SEQ = "SELECT previous_seq FROM events WHERE seq = ?"
 
-COLUMNS = "SELECT step, generation, is_open FROM operations WHERE branch = ? ORDER BY step, generation"
-UNFINISHED = "SELECT unfinished FROM branches WHERE branch = ?"
+# Read in pages: each begins at a key, inclusive, and is limited. Its first columns are the key.
+EVENTS_FROM = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
+BRANCHES = "SELECT branch, state FROM branches WHERE branch >= ? ORDER BY branch LIMIT ?"
+UNFINISHED_BRANCHES = """
+SELECT branch, state FROM branches INDEXED BY unfinished_branches WHERE unfinished AND branch >= ?
+ORDER BY branch LIMIT ?
+"""
+BRANCH_ROWS = "SELECT branch, unfinished, state FROM branches WHERE branch >= ? ORDER BY branch LIMIT ?"
+_FROM_STEP = "(step, generation) >= (?, ?) ORDER BY step, generation LIMIT ?"
+_FROM_OPERATION = "(branch, step, generation) >= (?, ?, ?) ORDER BY branch, step, generation LIMIT ?"
+OPERATION_ROWS = f"SELECT step, generation, is_open, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
+_OPERATIONS_OF = f"SELECT step, generation, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
+_OPEN_OF = f"SELECT step, generation, state FROM {_OPEN_INDEXED} AND branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
+_OPERATIONS = f"SELECT branch, step, generation, state FROM operations WHERE {_FROM_OPERATION}"  # noqa: S608 - a constant
+_OPEN = f"SELECT branch, step, generation, state FROM {_OPEN_INDEXED} AND {_FROM_OPERATION}"  # noqa: S608 - a constant
+ALL = (_OPERATIONS, _OPERATIONS_OF)  # of every branch, of one
+OPEN = (_OPEN, _OPEN_OF)
+FIRST_STEP = ("", -(1 << 63))
+FIRST_OPERATION = ("", *FIRST_STEP)
+
+# A branch's records from the place ?1 back along its chain, newest first, above the place ?2: at most ?3 of them, and
+# none more once they have reached ?4 bytes.
+_SIZE = "octet_length(events.record) + coalesce(length(events.payload), 0)"
+WALK_BACK = f"""
+WITH RECURSIVE walk AS (
+    SELECT {EVENT_COLUMNS}, {_SIZE} AS bytes FROM events WHERE seq = ?1 AND seq > ?2
+    UNION ALL
+    SELECT events.*, walk.bytes + {_SIZE} FROM walk CROSS JOIN events ON events.seq = walk.previous_seq
+    WHERE walk.previous_seq < walk.seq AND walk.previous_seq > ?2 AND walk.bytes < ?4
+    LIMIT ?3
+)
+SELECT {EVENT_COLUMNS} FROM walk
+"""  # noqa: S608 - constants
+# Where such a walk ends (the record, and the one before it), and after how many records.
+PAGE_BACK = f"""
+WITH RECURSIVE walk (seq, previous_seq, bytes) AS (
+    SELECT seq, previous_seq, {_SIZE} FROM events WHERE seq = ?1 AND seq > ?2
+    UNION ALL
+    SELECT events.seq, events.previous_seq, walk.bytes + {_SIZE}
+    FROM walk CROSS JOIN events ON events.seq = walk.previous_seq
+    WHERE walk.previous_seq < walk.seq AND walk.previous_seq > ?2 AND walk.bytes < ?4
+    LIMIT ?3
+)
+SELECT min(seq), previous_seq, count(*) FROM walk
+"""  # noqa: S608 - constants
+
 TABLES = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
 
 # What belongs to nothing, or is missing: (a query that finds it, how it is told).

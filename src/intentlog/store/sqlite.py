@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +18,12 @@ from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, 
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import opening
 from intentlog.store.connection import Connection
+from intentlog.store.damage import damage_of
 from intentlog.store.locks import Locks, lives
 from intentlog.store.presence import Present
-from intentlog.store.reads import SqliteReads, damage_of
+from intentlog.store.reads import SqliteReads
 from intentlog.store.rows import SqliteRows
-from intentlog.store.staging import stage
+from intentlog.store.staging import NOTHING, stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
@@ -84,6 +86,7 @@ class SqliteStore(SqliteReads):
         self._tables: SqliteRows | None = None
         self._identity: opening.Identity | None = None
         self._present: tuple[Present, ...] = ()
+        self._looked_ns = -1  # when they were last seen to be there
         self._folder = path.with_name(path.name + ".d")
         self.mapped: opening.Identity | None = None  # the file whose -shm this process has mapped
         _stores.add(self)
@@ -181,7 +184,9 @@ class SqliteStore(SqliteReads):
         unknown: the record may be there after a reopen, so the store refuses everything from then on (I8).
         """
         with self._turn():
-            connection, tables = self._writable()
+            connection, tables = self._connection, self._tables
+            if connection is None or tables is None or self._poison is not None or connection.in_transaction:
+                connection, tables = self._writable()
             try:
                 replies = self._append(connection, tables, entries)
             except apsw.FullError:
@@ -248,12 +253,16 @@ class SqliteStore(SqliteReads):
             with suppress(apsw.Error):  # the caller raises what made it roll back
                 connection.execute("ROLLBACK")
 
-    def gone(self) -> str:
+    def gone(self, *, age_max_ns: int = 0) -> str:
         """See `ports.Store.gone`."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._looked_ns <= age_max_ns:
+            return ""
         for one in self._present:
             gone = one.gone()
             if gone:
                 return gone
+        self._looked_ns = now_ns
         return ""
 
     def _poisoned(self, error: Exception) -> LogPoisoned:
@@ -289,23 +298,27 @@ class SqliteStore(SqliteReads):
     def upkeep(self) -> None:
         """See `ports.Store.upkeep`: the keeper restarts the WAL; a reader's snapshot only postpones it."""
         with self._turn():
-            if self._connection is None or self._locks is None or self._poison is not None:
+            if self._connection is None or self._tables is None or self._locks is None or self._poison is not None:
                 return
             try:
                 if self._locks.become_keeper():
-                    self._restart_wal(self._connection)
+                    self._restart_wal(self._connection, self._tables)
             except Exception as error:  # noqa: BLE001 - what was acknowledged stands; the next use is refused
                 self._poisoned(error)
 
-    def _restart_wal(self, connection: Connection) -> None:
+    def _restart_wal(self, connection: Connection, tables: SqliteRows) -> None:
         try:
             connection.set_busy_timeout(0)  # a reader's snapshot is not waited for: the next commit tries again
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            connection.execute("BEGIN IMMEDIATE")
+            tables.begin()
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'upkeep'")  # takes the header's sync
+            connection.execute("COMMIT")
+            tables.keep(NOTHING)  # so that what is known of the tables stays known
             self._frames = 0
             self._upkeep_commits += 1
         except (apsw.BusyError, apsw.FullError):
-            return  # nothing was lost; if there is no room, the next append meets it and says so
+            self._roll_back(connection)  # nothing was lost; if there is no room, the next append meets it and says so
         finally:
             connection.set_busy_timeout(opening.BUSY_LIMIT_MS)
 

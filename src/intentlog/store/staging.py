@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from intentlog.core import codec, machine
@@ -32,7 +33,7 @@ class Rows(Protocol):
         ...
 
 
-class Staged(NamedTuple):
+class Staged(Struct, frozen=True):
     """What one commit answers and writes. A row that several of its records change is written once, as it ends.
 
     Attributes:
@@ -48,6 +49,9 @@ class Staged(NamedTuple):
     operations: dict[OperationKey, Operation]
 
 
+NOTHING = Staged([], [], {}, {})
+
+
 def stage(rows: Rows, entries: Sequence[Append], at: Instant) -> Staged:
     """Admit each entry in turn, as if those before it were written; what is refused is left out.
 
@@ -61,12 +65,14 @@ def stage(rows: Rows, entries: Sequence[Append], at: Instant) -> Staged:
             raise AssertionError(msg)
     staged = Staged([], [], {}, {})
     seq = rows.next_seq()
+    wall_alone = Instant(at.wall_ns, "", 0)
     for entry in entries:
-        staged.replies.append(_stage_one(rows, staged, entry, seq + len(staged.events), at))
+        kept = at if type(entry.record) in r.BOUNDS_A_CALL else wall_alone
+        staged.replies.append(_stage_one(rows, staged, entry, seq + len(staged.events), at, kept))
     return staged
 
 
-def _stage_one(rows: Rows, staged: Staged, entry: Append, seq: int, at: Instant) -> Appended | Refused:
+def _stage_one(rows: Rows, staged: Staged, entry: Append, seq: int, at: Instant, kept: Instant) -> Appended | Refused:
     name, record = entry.branch, entry.record
     before = staged.branches.get(name) or rows.branch(name) or Branch()
     operation = None
@@ -76,8 +82,7 @@ def _stage_one(rows: Rows, staged: Staged, entry: Append, seq: int, at: Instant)
     change = machine.apply(before, operation, record, seq, at)
     if isinstance(change, machine.Refusal):
         return Refused(change, View(before, operation, at))
-    kept = at if type(record) in r.BOUNDS_A_CALL else Instant(at.wall_ns, "", 0)
-    body = codec.encode_record(record)
+    body = entry.body or codec.encode_record(record)
     chain = codec.chain(before.head_chain, seq, name, kept, body, entry.payload)
     branch = replace(change.branch, head_seq=seq, head_chain=chain)
     staged.events.append((Stored(seq, name, kept, record, entry.payload, before.head_seq, chain), body))
