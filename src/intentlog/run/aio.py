@@ -188,10 +188,7 @@ class AioDriver:
             while True:
                 try:
                     # Three of the five actions of an effect are appends: no coroutine more than they need.
-                    if isinstance(action, Append):
-                        reply = await self._append(action)
-                    else:
-                        reply = await self._do(action, hands)
+                    reply = await (self._append(action) if isinstance(action, Append) else self._do(action, hands))
                 except _StillCalling:
                     raise
                 except BaseException as error:  # noqa: BLE001 - the script decides what an error means
@@ -263,6 +260,7 @@ class AioDriver:
         if member is None:
             return Deferred()
         if member.landing is not None:
+            self._reads = 0  # others have their turn now; who reads before each append must not fall behind its batch
             try:
                 await member.landing
             except asyncio.CancelledError as error:
@@ -282,14 +280,11 @@ class AioDriver:
     def _launch(self) -> None:
         """Commit what waits: here, if that is quick, else on the writer's thread."""
         batch = take(self._queue)
+        is_quick = size_of(batch) <= INLINE_RECORDS_MAX and self._commit_s <= INLINE_COMMIT_S
         self._room.set()
         if not batch:
             self._is_committing = False
-        elif (
-            size_of(batch) <= INLINE_RECORDS_MAX
-            and self._commit_s <= INLINE_COMMIT_S
-            and not self._duty.store.upkeep_due
-        ):
+        elif is_quick and not self._duty.store.upkeep_due:
             try:
                 with held_back():
                     self._commit(batch)
