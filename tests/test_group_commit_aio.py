@@ -313,6 +313,29 @@ def test_a_read_burst_goes_to_the_writer(run: Run, store: AnyGated) -> None:
     run(main())
 
 
+def test_a_task_that_only_replays_lets_others_have_their_turn(run: Run, store: AnyGated) -> None:
+    """What is answered from the record waits for nothing: the loop is let go on all the same, now and then."""
+    work = Work()
+
+    async def main() -> None:
+        turns: list[int] = []
+        async with async_log_of(store) as log, log.attempt("b") as attempt:
+            for number in range(8):
+                await attempt.step(f"s{number}").call(work.effect, number)
+
+            async def replays() -> None:
+                for number in range(200):
+                    assert (await attempt.step(f"s{number % 8}").perform(work.effect, number % 8)).replayed
+
+            replaying = asyncio.ensure_future(replays())
+            while not replaying.done():
+                turns.append(1)
+                await asyncio.sleep(0)
+        assert len(turns) >= 200 // aio.READS_IN_A_ROW
+
+    run(main())
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
