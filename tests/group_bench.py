@@ -1,4 +1,4 @@
-"""What the tests of group commit hold in their hands: a store that can be stopped inside a commit, callers in order.
+"""What the tests of group commit hold in their hands: a store that stops inside a commit, and callers in order.
 
 Who leads is parked inside its own commit, the others are let into the queue one after the other, and then all go on:
 so what shares a commit is decided by the test, and never by time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +26,7 @@ from intentlog.store.clock import SystemClock
 from intentlog.store.memory import MemoryDisk, MemoryStore
 from intentlog.store.sqlite import SqliteStore
 
-PATIENCE_S = 30  # for what will certainly come; a test that waits so long has failed
+PATIENCE_S = 5
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -135,10 +135,23 @@ def duty_of(store: Any) -> Duty:
 class Callers:
     """Threads that meet a log in the order in which they are sent."""
 
-    def __init__(self, store: AnyGated, duty: Duty, threads: int = 80) -> None:
+    def __init__(self, store: AnyGated, duty: Duty) -> None:
         self._store = store
         self._duty = duty
-        self._pool = ThreadPoolExecutor(threads)
+        self._futures: list[Future[Any]] = []
+
+    def _start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()  # so that one who waits for ever does not keep the tests
+        self._futures.append(future)
+        return future
 
     def __enter__(self) -> Self:
         return self
@@ -146,20 +159,20 @@ class Callers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._store.go_on.set()
-        self._pool.shutdown()
+        self.let_go()
+        wait(self._futures, PATIENCE_S)
 
     def lead(self, function: Callable[..., Any], *arguments: Any, kind: str = "") -> Future[Any]:
         """One who is inside its commit when this returns, and stays there."""
         self._store.park(kind)
-        future = self._pool.submit(function, *arguments)
+        future = self._start(function, *arguments)
         assert self._store.inside.wait(PATIENCE_S)
         return future
 
     def follow(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """One who waits for the commit that is under way when this returns."""
         before = self.waiting
-        future = self._pool.submit(function, *arguments)
+        future = self._start(function, *arguments)
         until(lambda: self.waiting > before or future.done())
         return future
 

@@ -45,7 +45,7 @@ from intentlog.core.actions import (
 from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined
 from intentlog.ports import Clock
 from intentlog.run.duty import Duty, StoreAction
-from intentlog.run.group import Member, take
+from intentlog.run.group import Member, size_of, take
 from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, its_own, made, probed
 from intentlog.run.signals import held_back
 
@@ -116,6 +116,7 @@ class AioDriver:
             if ended:
                 ended()
             raise
+        loop = self._loop
         self._active += 1
         self._idle.clear()
         try:
@@ -130,9 +131,10 @@ class AioDriver:
                 ended()
             raise
         finally:
-            self._active -= 1
-            if self._active == 0:
-                self._idle.set()
+            if loop is self._loop:  # else it was forgotten, with its loop
+                self._active -= 1
+                if self._active == 0:
+                    self._idle.set()
         if ended:
             ended()
         return result
@@ -153,8 +155,13 @@ class AioDriver:
             raise ToolMisdefined("an AsyncLog is for the tasks of one event loop", remedy="open it in that loop.")
         if loop is not self._loop:  # the tasks of the one before are gone, and whatever they waited for
             self._loop = loop
+            self._duty.give_back([*self._queue])
             self._queue.clear()
-            self._is_committing = False
+            self._is_committing, self._active = False, 0
+            self._tails.clear()
+            self._room, self._idle = asyncio.Event(), asyncio.Event()
+            self._room.set()
+            self._idle.set()
 
     async def wait_for_calls(self) -> None:
         """Wait for running calls, and for those that run on after their callers were cancelled."""
@@ -181,10 +188,7 @@ class AioDriver:
             while True:
                 try:
                     # Three of the five actions of an effect are appends: no coroutine more than they need.
-                    if isinstance(action, Append):
-                        reply = await self._append(action)
-                    else:
-                        reply = await self._do(action, hands)
+                    reply = await (self._append(action) if isinstance(action, Append) else self._do(action, hands))
                 except _StillCalling:
                     raise
                 except BaseException as error:  # noqa: BLE001 - the script decides what an error means
@@ -256,6 +260,7 @@ class AioDriver:
         if member is None:
             return Deferred()
         if member.landing is not None:
+            self._reads = 0  # others have their turn now; who reads before each append must not fall behind its batch
             try:
                 await member.landing
             except asyncio.CancelledError as error:
@@ -275,10 +280,11 @@ class AioDriver:
     def _launch(self) -> None:
         """Commit what waits: here, if that is quick, else on the writer's thread."""
         batch = take(self._queue)
+        is_quick = size_of(batch) <= INLINE_RECORDS_MAX and self._commit_s <= INLINE_COMMIT_S
         self._room.set()
         if not batch:
             self._is_committing = False
-        elif len(batch) <= INLINE_RECORDS_MAX and self._commit_s <= INLINE_COMMIT_S and not self._duty.store.upkeep_due:
+        elif is_quick and not self._duty.store.upkeep_due:
             try:
                 with held_back():
                     self._commit(batch)
@@ -295,7 +301,7 @@ class AioDriver:
             for member in batch:
                 if not member.is_done:
                     member.error = error
-        if len(batch) <= INLINE_RECORDS_MAX:
+        if size_of(batch) <= INLINE_RECORDS_MAX:
             took_s = min(time.perf_counter() - started, TAKEN_FOR_SLOW_S)
             self._commit_s += (took_s - self._commit_s) / 8
 

@@ -154,6 +154,12 @@ class Duty:
             if self._sending:
                 self._settle(members)
 
+    def give_back(self, members: Sequence[Member]) -> None:
+        """Let the EVENTUAL records of these wait again: their callers are gone, and nobody will commit them."""
+        for member in members:
+            member.error = LogUnavailable("its event loop ended; nothing was written")
+        self._settle(members)
+
     def upkeep(self) -> None:
         """Do the store's upkeep, if it is due."""
         if self.store.upkeep_due:

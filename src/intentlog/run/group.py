@@ -97,6 +97,11 @@ def take(waiting: deque[Member], first: Member | None = None) -> list[Member]:
     return batch
 
 
+def size_of(members: Iterable[Member]) -> int:
+    """How many records they hold."""
+    return sum([len(one.entries) for one in members])
+
+
 def commit_together(commit: Commit, members: Sequence[Member]) -> None:
     """Commit them, and let each know what became of it.
 
@@ -192,9 +197,13 @@ class GroupCommit:
                 batch = take(self._waiting, member)
         others = batch[1:]
         try:
-            self._commit(batch)
-            if others:
-                _let_go([one for one in others if one.is_done])  # they do not wait for the upkeep
+            try:
+                self._commit(batch)
+            except Interrupted as stop:
+                raise Interrupted(member.replies, stop.cause) from None  # what it asks of is its own record's fate
+            finally:
+                if others:
+                    _let_go([one for one in others if one.is_done])  # they do not wait for the upkeep
             self._upkeep()
         finally:
             self.hand_over(others)
