@@ -89,7 +89,8 @@ class Recall:
         self._checked_ns = time.monotonic_ns()
 
     def _give_up(self) -> None:
+        if self._operations:
+            self._ahead, self._used = max(1, min(AHEAD_MAX, 2 * self._used)), 0
         self._branches.clear()
         self._operations.clear()
         self._payloads.clear()
-        self._ahead, self._used = max(1, min(AHEAD_MAX, 2 * self._used)), 0
