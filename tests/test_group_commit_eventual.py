@@ -131,7 +131,7 @@ def dispatched_after_pending(store: AnyGated, duty: Duty, branch: str) -> Append
 # caller gets an AssertionError, and with it every later record of the branch until somebody flushes.
 @pytest.mark.xfail(reason="a read and a decision of its step are one member", raises=AssertionError, strict=True)
 def test_a_read_and_a_decision_about_it_do_not_share_a_commit() -> None:
-    """I7: a renewal of a step meets the EVENTUAL record of the same step, and goes into the commit after it."""
+    """A renewal of a step meets the EVENTUAL record of the same step, and goes into the commit after it."""
     store = GatedMemory()
     duty = begun(store, "a")
     duty.append(looked("a", "look"))
