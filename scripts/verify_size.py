@@ -170,11 +170,13 @@ def check(path: Path, shape: str, records: int) -> bool:
         ended = run((sys.executable, "-m", "intentlog", "verify", path))
         as_wanted = ended.code == wanted and ended.peak_mib <= LIMIT_MIB
         ok = ok and as_wanted
+        ratio = ended.cpu_seconds / plain.cpu_seconds
         say(
             f"  {'ok' if as_wanted else 'FAILED'}: {what}: exit {ended.code}, {ended.peak_mib:.0f} MiB, "
             f"{ended.seconds:.1f} s, {ended.cpu_seconds:.1f} s of CPU ({records / ended.seconds:,.0f} records/s; "
-            f"{ended.cpu_seconds / plain.cpu_seconds:.1f} times the CPU of a plain reading, {plain.cpu_seconds:.1f} s)\n    {ended.out.splitlines()[-1] if ended.out else '-'}"
+            f"{ratio:.1f} times the CPU of a plain reading, {plain.cpu_seconds:.1f} s)"
         )
+        say(f"    {ended.out.splitlines()[-1] if ended.out else '-'}")
     return ok
 
 

@@ -96,6 +96,10 @@ class Store(Protocol):
         """One record by its place."""
         ...
 
+    def payload(self, seq: int) -> bytes | None:
+        """One record's payload; None where it has none, or there is no such record."""
+        ...
+
     def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
         """The records of one branch, or of all, oldest first, in pages; only those after the place `after`.
 

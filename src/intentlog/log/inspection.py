@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -40,15 +42,16 @@ class Inspection:
     def open_intents(self, of_branch: str | None = None) -> list[OpenIntent]:
         """Every intent without outcome or settlement, or those of one branch."""
         self.duty.flush(of_branch)
-        return [
-            self._open_intent(branch, operation, intent)
-            for branch, operation in self.store.operations(of_branch, open_only=True)
-            for intent in operation.intents
-            if intent.state in OPEN_STATES
-        ]
+        found: list[OpenIntent] = []
+        by_branch = groupby(self.store.operations(of_branch, open_only=True), key=itemgetter(0))
+        for branch, operations in by_branch:
+            view = self.duty.branch_view(branch)
+            for _, operation in operations:
+                intents = [intent for intent in operation.intents if intent.state in OPEN_STATES]
+                found += [self._open_intent(branch, view, operation, intent) for intent in intents]
+        return found
 
-    def _open_intent(self, branch: str, operation: Operation, intent: Intent) -> OpenIntent:
-        view = self.duty.branch_view(branch)
+    def _open_intent(self, branch: str, view: BranchView, operation: Operation, intent: Intent) -> OpenIntent:
         dispatches = [d for d in operation.dispatches if d.attempt == intent.attempt]
         calling = view.owner_lives and intent.attempt == view.branch.attempt and operation.calling(intent.attempt)
         todo = self._todo(operation, view)

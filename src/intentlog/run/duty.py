@@ -66,8 +66,7 @@ class Duty:
             case LoadBranch(branch):
                 return self.branch_view(branch)
             case Fetch(seq):
-                stored = self.store.record(seq)
-                return stored.payload if stored else None
+                return self.store.payload(seq)
             case FetchError(seq):
                 stored = self.store.record(seq)
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -33,12 +31,26 @@ def damage_of(path: Path, error: Exception) -> Exception:
     return error
 
 
-@contextmanager
-def reading(path: Path) -> Generator[None]:
-    """Raise `LogDamaged` for what a sound file cannot cause."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise damage_of(path, error) from error
-    except (apsw.BusyError, apsw.IOError, apsw.CantOpenError) as error:
-        raise LogUnavailable(f"{path} cannot be read: {error}", remedy="check the disk.") from error
+class Reading:
+    """Raises `LogDamaged` for what a sound file cannot cause, in the block that it is entered for."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        if isinstance(error, _DAMAGE):
+            raise damage_of(self._path, error) from error
+        if isinstance(error, apsw.BusyError | apsw.IOError | apsw.CantOpenError):
+            raise LogUnavailable(f"{self._path} cannot be read: {error}", remedy="check the disk.") from error
+
+
+def reading(path: Path) -> Reading:
+    """A block of reads of the log at this path."""
+    return Reading(path)

@@ -156,6 +156,11 @@ class MemoryStore:
         self._check()
         return self._disk.live.events.get(seq)
 
+    def payload(self, seq: int) -> bytes | None:
+        """See `ports.Store.payload`."""
+        stored = self.record(seq)
+        return stored.payload if stored else None
+
     def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
         """See `ports.Store.history`."""
         self._check()

@@ -21,6 +21,7 @@ from intentlog.ports import Clock
 from intentlog.store import opening, pages, schema, whole
 from intentlog.store.connection import Connection
 from intentlog.store.damage import reading
+from intentlog.store.recall import Recall
 
 
 class SqliteReads(ABC):
@@ -34,6 +35,7 @@ class SqliteReads(ABC):
     _connection: Connection | None
     _reads: Connection | None
     _read_lock: RLock
+    _recall: Recall
     _vfs: str | None
 
     @abstractmethod
@@ -93,11 +95,24 @@ class SqliteReads(ABC):
         """See `ports.Store.view`."""
         with self._read_turn(), reading(self._path):
             connection = self._entered(self._reads)
+            held = self._recall.view(connection, branch, step) if generation is None else None
+            if held is not None:
+                return View(*held, self._clock.now())
             row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
             operation = _operation(connection.execute(schema.OPERATION, (branch, step, generation or 1)).get)
             if generation is None and operation is not None and operation.renewed:
                 operation = _operation(connection.execute(schema.NEWEST_OPERATION, (branch, step)).get)
+            elif generation is None and operation is not None and operation.decided:
+                self._recall.read_ahead(connection, branch, step)  # a program that replays one step replays more
             return View(row, operation, self._clock.now())
+
+    def payload(self, seq: int) -> bytes | None:
+        """See `ports.Store.payload`."""
+        with self._read_turn(), reading(self._path):
+            connection = self._entered(self._reads)
+            held = self._recall.payload(seq)
+            payload: bytes | None = held[0] if held else connection.execute(schema.PAYLOAD, (seq,)).get
+            return payload
 
     def branch_view(self, branch: str) -> BranchView:
         """See `ports.Store.branch_view`. Both reads see one snapshot."""
@@ -200,7 +215,7 @@ def _integrity(connection: Connection) -> list[str]:
 
 
 _ON_THE_WAY_IN = frozenset({"_interrupted", "_entered", "_writable"})
-_TRANSACTIONS = frozenset({"append", "branch_view"})  # the methods that hold a transaction open
+_TRANSACTIONS = frozenset({"append", "branch_view", "view"})  # the methods that hold a transaction open
 
 
 def _branch(state: bytes | None) -> Branch:

@@ -46,6 +46,10 @@ SALT = "SELECT value FROM meta WHERE key = 'salt'"
 BRANCH = "SELECT state FROM branches WHERE branch = ?"
 OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? AND generation = ?"
 NEWEST_OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? ORDER BY generation DESC LIMIT 1"
+AHEAD = "SELECT state FROM operations WHERE branch = ? AND step >= ? ORDER BY step, generation LIMIT ?"
+DATA_VERSION = "PRAGMA data_version"
+PAYLOAD = "SELECT payload FROM events WHERE seq = ?"
+PAYLOADS = "SELECT seq, payload FROM events WHERE seq IN (SELECT value FROM json_each(?))"
 STEPS_OF = "SELECT DISTINCT step FROM operations WHERE branch = ? LIMIT ?"
 # Of a branch that is long SQLite would choose the primary key, and read each of its operations: so the index is named.
 _OPEN_INDEXED = "operations INDEXED BY open_operations WHERE is_open"
@@ -112,15 +116,15 @@ SELECT min(seq), previous_seq, count(*) FROM walk
 
 TABLES = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
 
-# What belongs to nothing, or is missing: (a query that finds it, how it is told).
+# What belongs to nothing, or is missing: (a query that finds it, the first thousand at most; how it is told).
 STRAYS = (
     ("SELECT max(seq) - count(*) FROM events HAVING max(seq) - count(*) > 0", "{} records are missing"),
     (
-        "SELECT seq, branch FROM events WHERE branch NOT IN (SELECT branch FROM branches)",
+        "SELECT seq, branch FROM events WHERE branch NOT IN (SELECT branch FROM branches) LIMIT 1000",
         "record {} belongs to branch {!r}, which has no row",
     ),
     (
-        "SELECT step, branch FROM operations WHERE branch NOT IN (SELECT branch FROM branches)",
+        "SELECT step, branch FROM operations WHERE branch NOT IN (SELECT branch FROM branches) LIMIT 1000",
         "operation {!r} belongs to branch {!r}, which has no row",
     ),
 )

@@ -22,6 +22,7 @@ from intentlog.store.damage import damage_of
 from intentlog.store.locks import Locks, lives
 from intentlog.store.presence import Present
 from intentlog.store.reads import SqliteReads
+from intentlog.store.recall import Recall
 from intentlog.store.rows import SqliteRows
 from intentlog.store.staging import NOTHING, stage
 
@@ -73,6 +74,8 @@ class SqliteStore(SqliteReads):
         self._observer = observer
         self._lock = RLock()
         self._read_lock = RLock()
+        self._recall = Recall()
+        self._dead: set[str] = set()
         self._vfs = vfs
         self._pid = os.getpid()
         self._poison: str | None = None
@@ -195,6 +198,7 @@ class SqliteStore(SqliteReads):
             gone = self.gone() if Dispatched in kinds else ""
             if gone:
                 raise self._poisoned(LogDamaged(gone))
+            self._recall.touch([entry.branch for entry in entries])
             self._frames_limit = CHECKPOINT_FRAMES if kinds.isdisjoint(_BEGINNINGS) else WAL_FRAMES_MAX
             return replies
 
@@ -326,7 +330,12 @@ class SqliteStore(SqliteReads):
 
     def _lives(self, owner: str) -> bool:
         holder = owner.partition(".")[0]
-        return self._locks.lives(holder) if self._locks else lives(self._folder, holder)
+        if holder in self._dead:
+            return False
+        alive = self._locks.lives(holder) if self._locks else lives(self._folder, holder)
+        if not alive:
+            self._dead.add(holder)  # for good: an owner's name is its own
+        return alive
 
     def close(self) -> None:
         """See `ports.Store.close`. The keeper leaves the records in the main file too, if nobody is in the way."""
