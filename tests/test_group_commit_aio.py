@@ -451,9 +451,6 @@ def test_a_loop_that_ends_takes_no_event_with_it(run: Run, store: AnyGated) -> N
 # --- EVENTUAL records ------------------------------------------------------------------------------------------------
 
 
-# Expected to fail, until what an AsyncLog reads in its reader's thread waits for the loop's queue: `Duty.flush` there
-# joins the queue of threads (`Duty._group`), which knows nothing of a member that the loop's queue or writer has.
-@pytest.mark.xfail(reason="Duty.flush in the reader's thread does not wait for the loop's queue", strict=True)
 def test_what_is_on_its_way_is_seen_by_who_asks(run: Run, quick_folder: Path) -> None:
     """An event that was acknowledged and travels in a batch under way is in the history that is asked for now (I5)."""
     store, work = GatedSqlite(quick_folder / "log.db"), Work()

@@ -126,12 +126,8 @@ def dispatched_after_pending(store: AnyGated, duty: Duty, branch: str) -> Append
     return dispatched(branch)
 
 
-# Expected to fail, until a member that would carry two records of one effect is divided: what waits and what takes it
-# along may speak for the same step when a decision was prepared before the read. I7 holds (the store refuses), but the
-# caller gets an AssertionError, and with it every later record of the branch until somebody flushes.
-@pytest.mark.xfail(reason="a read and a decision of its step are one member", raises=AssertionError, strict=True)
 def test_a_read_and_a_decision_about_it_do_not_share_a_commit() -> None:
-    """I7: a renewal of a step meets the EVENTUAL record of the same step, and goes into the commit after it."""
+    """A renewal of a step meets the EVENTUAL record of the same step, and goes into the commit after it."""
     store = GatedMemory()
     duty = begun(store, "a")
     duty.append(looked("a", "look"))

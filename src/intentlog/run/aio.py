@@ -140,8 +140,12 @@ class AioDriver:
         return result
 
     async def store(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run what may take long in a thread that no commit waits for; a cancellation waits for it."""
+        """Run what may take long in a thread that no commit waits for; a cancellation waits for it.
+
+        It sees what was acknowledged before: what waits, or is on its way in this loop's queue, is written first.
+        """
         self.check()
+        await self._flush(None)
         future = asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
         return await _to_its_end(future)
 
@@ -242,11 +246,17 @@ class AioDriver:
         if self._reads % READS_IN_A_ROW == 0:
             await asyncio.sleep(0)  # a task that only replays would let no other have its turn
         if isinstance(action, Load) and self._duty.waits(action.branch, action.step):
-            for member in self._duty.flushing(action.branch, self._join):
-                if member.landing is not None:
-                    await member.landing
-                member.result()
+            await self._flush(action.branch)
         return self._duty.do(action)
+
+    async def _flush(self, branch: str | None) -> None:
+        """Write the EVENTUAL records of one branch, or of all. Raises what keeps them from being written."""
+        members = self._duty.flushing(branch, self._join)
+        for member in members:
+            if member.landing is not None:
+                await member.landing
+        for member in members:
+            member.result()
 
     async def _append(self, entry: Append) -> Appended | Refused | Deferred:
         cancelled: asyncio.CancelledError | None = None
@@ -256,6 +266,8 @@ class AioDriver:
                 await self._room.wait()
         except asyncio.CancelledError as error:
             raise Interrupted(None, error) from None
+        if self._duty.meets(entry):
+            await self._flush(entry.branch)
         member = self._duty.admit(entry, self._join)
         if member is None:
             return Deferred()

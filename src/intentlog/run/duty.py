@@ -80,6 +80,8 @@ class Duty:
         self.store.check_process()  # a forked child may find a lock held by a thread that it does not have
         if not self._waiting and entry.durability is Durability.IMMEDIATE and self._group.takes_lead():
             return self._append_alone(entry)
+        if self.meets(entry):
+            self.flush(entry.branch)
         member = self.admit(entry, self._group.join)
         if member is None:
             return Deferred()
@@ -214,6 +216,10 @@ class Duty:
             for member in self._sending.get(branch, ()):
                 entries.extend(member.entries)
         return any(getattr(entry.record, "step", None) == step for entry in entries)
+
+    def meets(self, entry: Append) -> bool:
+        """Whether what waits for its branch speaks for the same effect: then that is flushed first (I7)."""
+        return isinstance(entry.record, r.OfIntent) and self.waits(entry.branch, entry.record.step)
 
     def _with_waiting(self, branch: str, *entries: Append) -> Member:
         """The member that takes these, behind what waits for the branch. The caller holds the lock."""
