@@ -66,7 +66,9 @@ EXPECTED = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_cancelled_inside_a_commit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its fate is learnt first: before the call nothing is sent and the record says so; after it the outcome lands."""
-    monkeypatch.setattr("intentlog.run.aio.INLINE_RECORDS_MAX", 0)  # on the writer's thread: else nothing comes between
+    monkeypatch.setattr(
+        "intentlog.run.batches.INLINE_RECORDS_MAX", 0
+    )  # on the writer's thread: else nothing comes between
     disk, calls = MemoryDisk(), list[int]()
     store = GatedStore(disk, kind)
 

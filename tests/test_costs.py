@@ -165,7 +165,7 @@ def test_a_lone_effect_control_of_the_counts(store: Counted) -> None:
 
 def test_a_lone_effect_on_a_loop(store: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on an event loop, while the disk is quick: committed on the loop's thread, no other is woken."""
-    monkeypatch.setattr("intentlog.run.aio.INLINE_COMMIT_S", sys.float_info.max)  # however loaded this machine is
+    monkeypatch.setattr("intentlog.run.batches.INLINE_COMMIT_S", sys.float_info.max)  # however loaded this machine is
 
     async def main() -> None:
         async with async_log_of(store) as log, log.attempt("order") as attempt:

@@ -19,7 +19,8 @@ from group_bench import PATIENCE_S, AnyGated, GatedMemory, GatedSqlite, async_lo
 
 from intentlog import AsyncLog, Durability, Fenced, LogPoisoned, OutcomeNotRecorded, tool
 from intentlog.core.actions import Append
-from intentlog.run import aio
+from intentlog.run import batches
+from intentlog.run.aio import READS_IN_A_ROW
 from intentlog.store.memory import MemoryDisk
 
 KINDS = ["Pending", "Dispatched", "Committed"]
@@ -112,7 +113,7 @@ def test_one_batch_in_flight(run: Run, store: AnyGated) -> None:
 def test_one_batch_in_flight_control(run: Run, store: AnyGated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: where each batch is of one record, the check fails."""
     monkeypatch.setattr("intentlog.run.group.BATCH_RECORDS_MAX", 1)
-    monkeypatch.setattr(aio, "INLINE_RECORDS_MAX", 0)  # on the writer's thread: the store stops there, not the loop
+    monkeypatch.setattr(batches, "INLINE_RECORDS_MAX", 0)  # on the writer's thread: the store stops there, not the loop
     with pytest.raises(AssertionError):
         check_one_batch_in_flight(run, store)
 
@@ -174,7 +175,7 @@ def test_all_of_a_batch_are_cancelled(run: Run, store: AnyGated) -> None:
 
 def test_the_queue_is_bounded(run: Run, store: AnyGated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Back-pressure: who comes to a full queue waits for room; all get their turn, and nothing is lost."""
-    monkeypatch.setattr(aio, "QUEUE_MAX", 4)
+    monkeypatch.setattr(batches, "QUEUE_MAX", 4)
     work = Work()
 
     async def main() -> None:
@@ -183,7 +184,7 @@ def test_the_queue_is_bounded(run: Run, store: AnyGated, monkeypatch: pytest.Mon
             store.park("Pending")
             tasks = work.start(attempts)
             await inside(store)
-            queue = log._driver._queue
+            queue = log._driver._batches._queue
             assert len(queue) == 4
             tasks[-1].cancel()  # it waits for room
             await asyncio.sleep(0)
@@ -204,7 +205,7 @@ def test_an_outcome_waits_for_room_however_often_it_is_cancelled(
     run: Run, store: AnyGated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that is cancelled while its outcome waits for room in a full queue: the outcome is recorded (I5)."""
-    monkeypatch.setattr(aio, "INLINE_RECORDS_MAX", 0)  # on the writer's thread: the store stops there, not the loop
+    monkeypatch.setattr(batches, "INLINE_RECORDS_MAX", 0)  # on the writer's thread: the store stops there, not the loop
     work = Work()
     called = asyncio.Event()
 
@@ -219,7 +220,7 @@ def test_an_outcome_waits_for_room_however_often_it_is_cancelled(
             late = asyncio.ensure_future(attempts[0].call(slow, 0))
             await asyncio.to_thread(until, lambda: "Dispatched" in [kind for kinds in store.kinds() for kind in kinds])
             await asyncio.sleep(0)
-            monkeypatch.setattr(aio, "QUEUE_MAX", 2)
+            monkeypatch.setattr(batches, "QUEUE_MAX", 2)
             store.park("Pending")
             tasks = work.start(attempts[1:], 1)
             await inside(store)
@@ -241,7 +242,7 @@ def test_an_outcome_waits_for_room_however_often_it_is_cancelled(
 
 def test_a_lone_effect_is_committed_on_the_loop(run: Run, store: AnyGated, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of one or two, while the disk is quick: on the loop's thread. With a slow disk: on the writer's."""
-    monkeypatch.setattr(aio, "INLINE_COMMIT_S", 1e9)  # however loaded this machine is
+    monkeypatch.setattr(batches, "INLINE_COMMIT_S", 1e9)  # however loaded this machine is
     work = Work()
 
     async def main() -> None:
@@ -253,7 +254,7 @@ def test_a_lone_effect_is_committed_on_the_loop(run: Run, store: AnyGated, monke
             await ends_of(work.start(attempts[1:3], 1))
             assert set(store.threads[-3:]) == {here}, "two share it"
             assert [len(batch) for batch in store.batches[-3:]] == [2, 2, 2]
-            log._driver._commit_s = 2e9  # the disk is slow
+            log._driver._batches._commit_s = 2e9  # the disk is slow
             await attempts[3].call(work.effect, 3)
             assert here not in store.threads[-3:]
 
@@ -262,14 +263,14 @@ def test_a_lone_effect_is_committed_on_the_loop(run: Run, store: AnyGated, monke
 
 def test_who_found_the_disk_slow_tries_again(run: Run, store: AnyGated, monkeypatch: pytest.MonkeyPatch) -> None:
     """One burst of slow commits does not keep lone effects off the loop for ever."""
-    monkeypatch.setattr(aio.time, "perf_counter", lambda: 0.0)  # from now on each commit takes no time
+    monkeypatch.setattr(batches.time, "perf_counter", lambda: 0.0)  # from now on each commit takes no time
     work = Work()
 
     async def main() -> None:
         here = threading.get_ident()
         async with async_log_of(store) as log:
             attempts = await work.open(log, 8)
-            log._driver._commit_s = aio.TAKEN_FOR_SLOW_S
+            log._driver._batches._commit_s = batches.TAKEN_FOR_SLOW_S
             store.threads.clear()
             for number, attempt in enumerate(attempts):
                 await attempt.call(work.effect, number)
@@ -331,7 +332,7 @@ def test_a_task_that_only_replays_lets_others_have_their_turn(run: Run, store: A
             while not replaying.done():
                 turns.append(1)
                 await asyncio.sleep(0)
-        assert len(turns) >= 200 // aio.READS_IN_A_ROW
+        assert len(turns) >= 200 // READS_IN_A_ROW
 
     run(main())
 
@@ -399,7 +400,7 @@ def test_a_failed_batch_poisons_on_a_loop(run: Run, kind: str, io: int) -> None:
 
 def test_a_second_loop_after_the_first_ended(run: Run, quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that one loop left open serves the next one, back-pressure included."""
-    monkeypatch.setattr(aio, "QUEUE_MAX", 4)
+    monkeypatch.setattr(batches, "QUEUE_MAX", 4)
     store, work = GatedMemory(), Work()
     log = async_log_of(store)
 
@@ -428,10 +429,10 @@ def test_a_loop_that_ends_takes_no_event_with_it(run: Run, store: AnyGated) -> N
         await log.__aenter__()
         (attempt,) = await work.open(log, 1)
         await log.append("b0", "noted")
-        log._driver._is_committing = True  # as while a batch is under way
+        log._driver._batches._is_committing = True  # as while a batch is under way
         work.start([attempt])
         await asyncio.sleep(0)
-        assert len(log._driver._queue) == 1
+        assert len(log._driver._batches._queue) == 1
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(first())

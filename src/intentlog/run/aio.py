@@ -1,8 +1,6 @@
-"""The driver on an event loop. It owns the queue of what waits for a commit; plain tools run in threads of their own.
+"""The driver on an event loop. What it appends goes into batches (`run.batches`); plain tools run in threads of their own.
 
-One batch is committed at a time, by one writer thread, which wakes the loop once for all of it. A batch of one or two
-records is committed on the loop itself, as long as the disk syncs faster than a thread is woken. Reads are made on the
-loop: they are of indexed rows, and no writer is waited for.
+Reads are made on the loop: they are of indexed rows, and no writer is waited for.
 
 Cancellation never leaves a record's fate unknown: an append that was begun is waited for, and the script is told what
 became of it. A call in a thread cannot be stopped: the caller gets the cancellation at once, and the script goes on
@@ -15,11 +13,8 @@ import asyncio
 import contextvars
 import inspect
 import logging
-import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 from intentlog import failpoints
@@ -44,28 +39,14 @@ from intentlog.core.actions import (
 )
 from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined
 from intentlog.ports import Clock
+from intentlog.run.batches import Batches
 from intentlog.run.duty import Duty, StoreAction
-from intentlog.run.group import Member, size_of, take
 from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, its_own, made, probed
-from intentlog.run.signals import held_back
 
 NO_HANDS = NoHands()
 logger = logging.getLogger("intentlog")
 
-QUEUE_MAX = 16_384  # records that wait for a commit; who comes then waits for room
 READS_IN_A_ROW = 32
-INLINE_RECORDS_MAX = 2
-INLINE_COMMIT_S = 0.000_4  # a wake-up of the writer and one of the loop cost a quarter of it
-TAKEN_FOR_SLOW_S = 0.002  # what a slower commit counts for: one burst must not keep the loop from trying again
-
-
-class _Landing(asyncio.Future[None]):
-    """Done when a commit is. Who waits for it and is cancelled is so afterwards: the record's fate comes first."""
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Not now; the task remembers that it was asked to."""
-        del msg
-        return False
 
 
 class _StillCalling(BaseException):
@@ -83,16 +64,11 @@ class AioDriver:
     def __init__(self, duty: Duty, clock: Clock, threads_max: int) -> None:
         self._duty = duty
         self._clock = clock
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-writer")
+        self._batches = Batches(duty)
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-reader")
         self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Member] = deque()
-        self._is_committing = False  # a batch is under way, or about to be taken
-        self._commit_s = 0.0  # how long a small commit takes: a moving mean
         self._reads = 0
-        self._room = asyncio.Event()
-        self._room.set()
         self._tails: set[asyncio.Task[None]] = set()
         self._active = 0  # scripts being driven for a caller
         self._closed = False
@@ -159,12 +135,10 @@ class AioDriver:
             raise ToolMisdefined("an AsyncLog is for the tasks of one event loop", remedy="open it in that loop.")
         if loop is not self._loop:  # the tasks of the one before are gone, and whatever they waited for
             self._loop = loop
-            self._duty.give_back([*self._queue])
-            self._queue.clear()
-            self._is_committing, self._active = False, 0
+            self._batches.begin_anew()
+            self._active = 0
             self._tails.clear()
-            self._room, self._idle = asyncio.Event(), asyncio.Event()
-            self._room.set()
+            self._idle = asyncio.Event()
             self._idle.set()
 
     async def wait_for_calls(self) -> None:
@@ -182,7 +156,7 @@ class AioDriver:
         self._closed = True
         self._callers.shutdown(wait=False)
         self._reader.shutdown(wait=False)
-        self._writer.shutdown(wait=False)
+        self._batches.close()
 
     async def _drive(
         self, script: Script[ResultT], begin: Callable[[Script[ResultT]], Action], hands: Hands
@@ -251,7 +225,7 @@ class AioDriver:
 
     async def _flush(self, branch: str | None) -> None:
         """Write the EVENTUAL records of one branch, or of all. Raises what keeps them from being written."""
-        members = self._duty.flushing(branch, self._join)
+        members = self._duty.flushing(branch, self._batches.join)
         for member in members:
             if member.landing is not None:
                 await member.landing
@@ -261,14 +235,12 @@ class AioDriver:
     async def _append(self, entry: Append) -> Appended | Refused | Deferred:
         cancelled: asyncio.CancelledError | None = None
         try:
-            while len(self._queue) >= QUEUE_MAX:
-                self._room.clear()
-                await self._room.wait()
+            await self._batches.room()
         except asyncio.CancelledError as error:
             raise Interrupted(None, error) from None
         if self._duty.meets(entry):
             await self._flush(entry.branch)
-        member = self._duty.admit(entry, self._join)
+        member = self._duty.admit(entry, self._batches.join)
         if member is None:
             return Deferred()
         if member.landing is not None:
@@ -281,56 +253,6 @@ class AioDriver:
         if cancelled is not None:
             raise Interrupted([reply] if isinstance(reply, Appended | Refused) else None, cancelled) from None
         return reply
-
-    def _join(self, member: Member) -> None:
-        member.landing = _Landing(loop=self._loop)
-        self._queue.append(member)
-        if not self._is_committing:
-            self._is_committing = True
-            self._loop.call_soon(self._launch)
-
-    def _launch(self) -> None:
-        """Commit what waits: here, if that is quick, else on the writer's thread."""
-        batch = take(self._queue)
-        is_quick = size_of(batch) <= INLINE_RECORDS_MAX and self._commit_s <= INLINE_COMMIT_S
-        self._room.set()
-        if not batch:
-            self._is_committing = False
-        elif is_quick and not self._duty.store.upkeep_due:
-            try:
-                with held_back():
-                    self._commit(batch)
-            finally:
-                self._landed(batch)
-        else:
-            self._writer.submit(self._commit_and_wake, batch, self._loop)
-
-    def _commit(self, batch: list[Member]) -> None:
-        started = time.perf_counter()
-        try:
-            self._duty.commit(batch)
-        except BaseException as error:  # noqa: BLE001 - each waiter is told; here is nobody to raise it to
-            for member in batch:
-                if not member.is_done:
-                    member.error = error
-        if size_of(batch) <= INLINE_RECORDS_MAX:
-            took_s = min(time.perf_counter() - started, TAKEN_FOR_SLOW_S)
-            self._commit_s += (took_s - self._commit_s) / 8
-
-    def _commit_and_wake(self, batch: list[Member], loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            self._commit(batch)
-            self._duty.upkeep()
-        finally:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
-                loop.call_soon_threadsafe(self._landed, batch)
-
-    def _landed(self, batch: list[Member]) -> None:
-        """Wake all who wait for the batch, and take the next one when they had their turn."""
-        for member in batch:
-            if member.landing is not None and not member.landing.done():
-                member.landing.set_result(None)
-        self._loop.call_soon(self._launch)
 
     async def _call(self, action: Call, hands: Hands) -> Returned | Raised | NotMade:
         if not hands.is_async:
