@@ -1,4 +1,4 @@
-"""The driver on an event loop. What it appends goes into batches (`run.batches`); plain tools run in threads of their own.
+"""The driver on an event loop. What it appends goes into batches (`run.batches`); plain tools run in threads.
 
 Reads are made on the loop: they are of indexed rows, and no writer is waited for.
 
