@@ -472,3 +472,27 @@ def test_what_is_on_its_way_is_seen_by_who_asks(run: Run, quick_folder: Path) ->
             await ends_of(tasks)
 
     run(main())
+
+
+# --- upkeep ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_a_batch_does_not_wait_for_the_upkeep(run: Run) -> None:
+    """A checkpoint falls between two commits, and those of the first have their answer before it begins."""
+    store, go_on, begun = GatedMemory(), threading.Event(), threading.Event()
+
+    def upkeep() -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    store.upkeep_due, store.upkeep = True, upkeep  # type: ignore[method-assign] # a checkpoint that takes long
+
+    async def main() -> None:
+        async with async_log_of(store) as log:
+            try:
+                await asyncio.wait_for(log.append("b0", "noted", durability=Durability.IMMEDIATE), 10)
+                assert begun.wait(10), "control: the upkeep was under way"
+            finally:
+                go_on.set()
+
+    run(main())
