@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -17,7 +18,19 @@ from typing import Any
 import pytest
 from bad_input import MODES
 
-from intentlog import IDEMPOTENT, READ, UNSAFE, AsyncLog, InDoubt, Log, LogPoisoned, ToolMisdefined, tool
+from intentlog import (
+    IDEMPOTENT,
+    QUERYABLE,
+    READ,
+    UNSAFE,
+    AsyncLog,
+    InDoubt,
+    Log,
+    LogPoisoned,
+    ToolMisdefined,
+    Unknown,
+    tool,
+)
 
 PYTHON = sys.executable
 
@@ -194,3 +207,75 @@ def test_nothing_is_changed_of_a_tool_that_is_declared(name: str) -> None:
         setattr(pay, name, IDEMPOTENT)
     assert pay.effect == UNSAFE
     assert timedelta(0) < pay.time_limit
+
+
+DIES = """
+    import os, sys
+    from pathlib import Path
+    from intentlog import UNSAFE, Call, Log, tool
+
+    @tool(effect=UNSAFE)
+    def pay(call: Call, order: int) -> int:
+        with Path(sys.argv[2]).open("a") as witness:
+            witness.write(call.request_id + "\\n")
+        return order
+
+    with Log.open(sys.argv[1]) as log:
+        log.recover()
+        with log.attempt("order") as attempt:
+            for order in range(3):
+                attempt.step(f"pay-{order}").call(pay, order)
+            os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("loss", ["deleted", "cut short"])
+def test_a_wal_that_is_lost_after_a_death_is_noticed(tmp_path: Path, loss: str) -> None:
+    """Without its WAL the log would look sound, and begin anew what is done (I3, I5): it is refused, and says why."""
+    program, log, witness = tmp_path / "dies.py", tmp_path / "log.db", tmp_path / "witness"
+    program.write_text(dedent(DIES))
+    run = [PYTHON, str(program), str(log), str(witness)]
+    subprocess.run(run, check=False)
+    wal = tmp_path / "log.db-wal"
+    kept = wal.read_bytes()
+    os.truncate(wal, len(kept) // 2) if loss == "cut short" else wal.unlink()
+    again = subprocess.run(run, check=False, capture_output=True, text=True)
+    assert "LogDamaged" in again.stderr
+    for command in ("status", "verify"):
+        found = subprocess.run([PYTHON, "-m", "intentlog", command, log], check=False, capture_output=True, text=True)
+        assert found.returncode == 4
+        assert "what was recorded since the last checkpoint is lost" in found.stdout + found.stderr
+    assert len(witness.read_text().splitlines()) == 3
+    wal.write_bytes(kept)
+    subprocess.run(run, check=False, capture_output=True)
+    assert len(witness.read_text().splitlines()) == 3, "control: with its WAL nothing of it is called again"
+
+
+def test_a_probe_that_nobody_waits_for_any_more_is_closed(quick_folder: Path) -> None:
+    """Cancelled while its coroutine is made: no warning that it was never awaited (each warning fails a test here)."""
+    path = quick_folder / "log.db"
+
+    @tool(effect=QUERYABLE(settle=timedelta(0)), name="asked", step="ask-{number}")
+    async def ask(number: int) -> int:
+        raise TimeoutError
+
+    @ask.probe
+    async def found(number: int) -> Unknown:
+        await asyncio.sleep(0)
+        return Unknown()
+
+    async def main() -> None:
+        async with AsyncLog.open(path) as log, log.attempt("order") as attempt:
+            for number in range(20):
+                with pytest.raises(InDoubt):
+                    await attempt.call(ask, number)
+            for turns in range(12):
+                calls = [asyncio.ensure_future(attempt.call(ask, number)) for number in range(20)]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+        gc.collect()
+
+    asyncio.run(main())

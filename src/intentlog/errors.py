@@ -254,7 +254,7 @@ class UnknownIntent(IntentLogError):
     """No such intent stands in the log."""
 
     code = "unknown_intent"
-    default_remedy = "list them: intentlog status LOG. The form is BRANCH#ATTEMPT/STEP."
+    default_remedy = "see what its branch has: intentlog show LOG BRANCH. The form is BRANCH#ATTEMPT/STEP."
 
 
 # --- the log itself ------------------------------------------------------------------------------------------------

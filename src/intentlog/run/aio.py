@@ -293,10 +293,20 @@ class AioDriver:
     async def _probe(self, action: Probe, hands: Hands) -> Probed:
         recorded = await self._store_action(Fetch(action.arguments_seq))
         started = self._clock.now()
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._callers, hands.probe, action, recorded)
+        asked = asyncio.get_running_loop().run_in_executor(self._callers, hands.probe, action, recorded)
+        try:
+            found = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(_close_unawaited)
+            raise
         answer: Found = await found if inspect.iscoroutine(found) else found
         return probed(answer, started)
+
+
+def _close_unawaited(asked: asyncio.Future[Any]) -> None:
+    """Close the coroutine of an async probe that nobody waits for any more."""
+    if not asked.cancelled() and asked.exception() is None and inspect.iscoroutine(asked.result()):
+        asked.result().close()
 
 
 def _thread_reply(thread: asyncio.Future[Any]) -> Returned | Raised | NotMade:

@@ -54,6 +54,11 @@ class Locks:
         """The lock file by which others see that this owner is alive."""
         return self._path(self.owner)
 
+    def note_wal(self, size_bytes: int) -> None:
+        """Write into this owner's lock file how long the WAL is at least, for whoever opens the log after its death."""
+        if self._held is not None:
+            os.pwrite(self._held, b"%d\n" % size_bytes, 0)
+
     def lives(self, owner: str) -> bool:
         """Whether the log that this owner opened is still open, in a process that still lives."""
         return owner == self.owner or lives(self._folder, owner)
@@ -75,10 +80,8 @@ class Locks:
 
     def sweep(self) -> None:
         """Remove the lock files of dead owners."""
-        for path in self._folder.glob("owner-*.lock"):
-            owner = path.name.removeprefix("owner-").removesuffix(".lock")
-            if not self.lives(owner):
-                path.unlink(missing_ok=True)
+        for path in left_by_dead(self._folder):
+            path.unlink(missing_ok=True)
 
     def _locked_file(self) -> int:
         # Locked before it has its name: whoever finds the name finds the lock held.
@@ -90,6 +93,21 @@ class Locks:
 
     def _path(self, owner: str) -> Path:
         return self._folder / f"owner-{owner}.lock"
+
+
+def left_by_dead(folder: Path) -> list[Path]:
+    """The lock files of owners that died with the log open."""
+    names = ((path, path.name.removeprefix("owner-").removesuffix(".lock")) for path in folder.glob("owner-*.lock"))
+    return [path for path, owner in names if not lives(folder, owner)]
+
+
+def noted_wal(lock_file: Path) -> int:
+    """How long the WAL was at least, in bytes, when this owner had opened the log; 0 if it did not come so far."""
+    try:
+        text = lock_file.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return 0  # swept by another; or none of ours
+    return int(text) if text.isdigit() else 0
 
 
 def lives(folder: Path, owner: str) -> bool:

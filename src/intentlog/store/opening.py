@@ -22,6 +22,7 @@ from intentlog.errors import FormatTooNew, LogDamaged, LogUnavailable
 from intentlog.store import schema
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
+from intentlog.store.locks import left_by_dead, noted_wal
 
 BUSY_POLL_S = 0.01
 BUSY_LIMIT_MS = 10_000
@@ -99,6 +100,25 @@ def check_room(path: Path, *, reader: bool) -> None:
         (path.with_name(path.name + ".d") / "ballast").unlink(missing_ok=True)
     if free() < needed:
         raise LogUnavailable(f"no room on the disk of {path.parent}", remedy=f"free at least {needed // 1024} KiB.")
+
+
+def check_wal(path: Path, folder: Path) -> None:
+    """Refuse a log whose owner died with it open and whose WAL was lost since: what is left of it looks sound.
+
+    Raises:
+        LogDamaged: the WAL is not there, or shorter than it was.
+    """
+    wal = wal_of(path)
+    size = wal.stat().st_size if wal.exists() else 0
+    for lock_file in left_by_dead(folder):
+        noted = noted_wal(lock_file)
+        if size < noted:
+            raise LogDamaged(
+                f"{wal} was {noted} bytes long when a process died that had the log open, and has {size} now: "
+                "what was recorded since the last checkpoint is lost",
+                remedy=f"bring it back, or restore a backup. To go on without those records, which may repeat effects "
+                f"that are done, remove {lock_file}.",
+            )
 
 
 def failure_of(path: Path, error: BaseException) -> BaseException:

@@ -116,6 +116,7 @@ class SqliteStore(SqliteReads):
             )
 
     def _open_reader(self, vfs: str | None) -> None:
+        opening.check_wal(self._path, self._folder)
         self._reads = opening.connect(self._path, reader=True, vfs=vfs)
         if not opening.check_format(self._reads, self._path):
             raise LogUnavailable(f"{self._path} is an empty file, not yet a log", remedy="a writer makes it one.")
@@ -129,6 +130,7 @@ class SqliteStore(SqliteReads):
         self._locks = Locks(self._folder)
         self._lost = finalize(self, self._locks.release)  # a log that is lost before anybody could close it
         self._lost.atexit = False
+        opening.check_wal(path, self._folder)
         self._locks.sweep()
         self._reads = opening.connect(path, reader=True, vfs=vfs)
         ready = opening.check_format(self._reads, path)  # before a writer's settings touch another program's file
@@ -141,6 +143,7 @@ class SqliteStore(SqliteReads):
         if self._locks.become_keeper():
             opening.take_over_wal(self._connection, path, wal_bytes)
             self._upkeep_commits += 1
+        self._locks.note_wal(opening.wal_of(path).stat().st_size)
         self._present = (
             Present(path, "the log"),
             Present(opening.wal_of(path), "its WAL"),
