@@ -132,7 +132,7 @@ def main() -> None:
         return
     names = ["profile"]
     if given.command == "run":
-        default = [name for name in PARTS if given.peers or name != "peers"]
+        default = [name for name in PARTS if given.peers or name != "peers"] + ["profile"]
         names = given.only.split(",") if given.only else default
     if unknown := set(names) - set(MEASURES):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from intentlog.errors import StepRequired
@@ -13,9 +12,14 @@ from intentlog.log.hands import running
 from intentlog.log.naming import check_name, fill_template
 
 
-class _Occurrence(NamedTuple):
-    digest: str
-    is_open: bool
+class _Occurrences:
+    """The unnamed calls of one tool in an attempt: how many there were, and which are not used up."""
+
+    __slots__ = ("count", "open")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.open: dict[str, int] = {}  # by the arguments' digest
 
 
 class Unnamed:
@@ -30,7 +34,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._occurrences: dict[str, list[_Occurrence]] = {}
+        self._occurrences: dict[str, _Occurrences] = {}
         self._unnamed: WeakValueDictionary[str, Unnamed] = WeakValueDictionary()  # by the tool's name
 
     def begin(self, handle: AnyTool, bound: Bound, given: str | None) -> tuple[str, Unnamed | None]:
@@ -49,13 +53,11 @@ class Steps:
         with self._lock:
             if handle.name in self._unnamed:
                 raise StepRequired(f"another unnamed call of {handle.name} is being made")
-            occurrences = self._occurrences.setdefault(handle.name, [])
-            wanted = _Occurrence(bound.digest, is_open=True)
-            if wanted in occurrences:
-                number = occurrences.index(wanted) + 1
-            else:
-                occurrences.append(wanted)
-                number = len(occurrences)
+            occurrences = self._occurrences.setdefault(handle.name, _Occurrences())
+            number = occurrences.open.get(bound.digest, 0)
+            if not number:
+                occurrences.count += 1
+                number = occurrences.open[bound.digest] = occurrences.count
             step = check_name("step", handle.name if number == 1 else f"{handle.name}~{number}", slash=False)
             unnamed = self._unnamed[handle.name] = Unnamed(number)
         return step, unnamed
@@ -69,7 +71,8 @@ class Steps:
             if self._unnamed.get(handle.name) is unnamed:
                 del self._unnamed[handle.name]
             occurrences = self._occurrences[handle.name]
-            if decided:
-                occurrences[number - 1] = occurrences[number - 1]._replace(is_open=False)
-            elif drifted and number == len(occurrences):
-                occurrences.pop()
+            last = drifted and number == occurrences.count
+            if decided or last:
+                occurrences.open = {digest: n for digest, n in occurrences.open.items() if n != number}
+            if last and not decided:
+                occurrences.count -= 1
