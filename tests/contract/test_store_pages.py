@@ -196,7 +196,7 @@ def plan(path: Path, query: str) -> str:
         (schema.UNFINISHED_BRANCHES, "unfinished_branches"),
         (schema.OPEN[0], "open_operations"),
         (schema.OPEN[1], "open_operations"),
-        (schema.OPEN_OPERATIONS_OF, "open_operations"),
+        (schema.BRANCH_AND_OPEN, "open_operations"),
     ],
 )
 def test_a_restart_reads_only_what_is_open(sqlite: SqliteStore, tmp_path: Path, query: str, index: str) -> None:

@@ -115,17 +115,11 @@ class SqliteReads(ABC):
             return payload
 
     def branch_view(self, branch: str) -> BranchView:
-        """See `ports.Store.branch_view`. Both reads see one snapshot."""
+        """See `ports.Store.branch_view`. One statement, so that it is of one snapshot."""
         with self._read_turn(), reading(self._path):
-            connection = self._entered(self._reads)
-            try:
-                connection.execute("BEGIN")
-                row = _branch(connection.execute(schema.BRANCH, (branch,)).get)
-                rows = connection.execute(schema.OPEN_OPERATIONS_OF, (branch,)).fetchall()
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            operations = tuple(codec.decode_operation(state) for (state,) in rows)
+            found = self._entered(self._reads).execute(schema.BRANCH_AND_OPEN, (branch,)).fetchall()
+            row = _branch(found[0][0] if found else None)
+            operations = tuple([codec.decode_operation(state) for _, state in found if state is not None])
             return BranchView(row, operations, self._lives(row.owner), self._clock.now())
 
     def whole_branches(self) -> Iterator[whole.SqliteWhole]:
@@ -215,7 +209,7 @@ def _integrity(connection: Connection) -> list[str]:
 
 
 _ON_THE_WAY_IN = frozenset({"_interrupted", "_entered", "_writable"})
-_TRANSACTIONS = frozenset({"append", "branch_view", "view"})  # the methods that hold a transaction open
+_TRANSACTIONS = frozenset({"append", "view"})  # the methods that hold a transaction open
 
 
 def _branch(state: bytes | None) -> Branch:

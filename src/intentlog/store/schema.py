@@ -53,7 +53,10 @@ PAYLOADS = "SELECT seq, payload FROM events WHERE seq IN (SELECT value FROM json
 STEPS_OF = "SELECT DISTINCT step FROM operations WHERE branch = ? LIMIT ?"
 # Of a branch that is long SQLite would choose the primary key, and read each of its operations: so the index is named.
 _OPEN_INDEXED = "operations INDEXED BY open_operations WHERE is_open"
-OPEN_OPERATIONS_OF = f"SELECT state FROM {_OPEN_INDEXED} AND branch = ? ORDER BY step, generation"  # noqa: S608 - a constant
+BRANCH_AND_OPEN = """
+SELECT branches.state, operations.state FROM branches LEFT JOIN operations INDEXED BY open_operations
+ON operations.branch = branches.branch AND is_open WHERE branches.branch = ? ORDER BY step, generation
+"""
 INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_BRANCH = """
 INSERT INTO branches VALUES (?1, ?2, ?3) ON CONFLICT (branch) DO UPDATE SET unfinished = ?2, state = ?3
