@@ -10,6 +10,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import pytest
+from group_bench import AnyGated, GatedMemory, GatedSqlite
 
 from intentlog.log import declare
 
@@ -38,3 +39,11 @@ def no_tools_of_other_tests(request: pytest.FixtureRequest, monkeypatch: pytest.
     others = [h for h in declare._KNOWN.values() if h.__module__ not in (request.module.__name__, *SHARED)]
     kept = {h.number: h for h in declare._KNOWN.values() if h not in others}
     monkeypatch.setattr(declare, "_KNOWN", WeakValueDictionary(kept))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[AnyGated]:
+    """A store that can be stopped inside a commit (`group_bench`); modules that have another one define their own."""
+    made = GatedMemory() if request.param == "memory" else GatedSqlite(quick_folder / "log.db")
+    yield made
+    made.close()

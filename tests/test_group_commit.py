@@ -6,7 +6,7 @@ could be passed by a group commit that does not group, or groups too much, a con
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 from group_bench import (
     AnyGated,
     Callers,
-    GatedMemory,
     GatedSqlite,
     dispatched,
     duty_of,
@@ -43,13 +42,6 @@ from intentlog.run import duty as duty_module
 from intentlog.run import group
 from intentlog.run.duty import Duty
 from intentlog.run.group import Member
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[AnyGated]:
-    made = GatedMemory() if request.param == "memory" else GatedSqlite(quick_folder / "log.db")
-    yield made
-    made.close()
 
 
 def prepared(store: AnyGated, *branches: str, until_kind: str = "Pending") -> Duty:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,6 @@ def run(request: pytest.FixtureRequest) -> Run:
             return runner.run(asyncio.wait_for(main, PATIENCE_S * 4))
 
     return on_a_loop
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[AnyGated]:
-    made = GatedMemory() if request.param == "memory" else GatedSqlite(quick_folder / "log.db")
-    yield made
-    made.close()
 
 
 class Work:

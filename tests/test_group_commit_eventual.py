@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,13 +30,6 @@ from intentlog.core import records as r
 from intentlog.core.actions import Append, Appended, Deferred, Load, Refused
 from intentlog.run.duty import Duty
 from intentlog.store.memory import MemoryDisk
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[AnyGated]:
-    made = GatedMemory() if request.param == "memory" else GatedSqlite(quick_folder / "log.db")
-    yield made
-    made.close()
 
 
 def begun(store: AnyGated, *branches: str) -> Duty:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -204,13 +204,6 @@ def test_a_failed_batch_poisons_control_of_the_errors(quick_folder: Path, monkey
 
 
 # --- interrupts ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[AnyGated]:
-    made = GatedMemory() if request.param == "memory" else GatedSqlite(quick_folder / "log.db")
-    yield made
-    made.close()
 
 
 class Work:
