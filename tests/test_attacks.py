@@ -346,13 +346,13 @@ def test_verify_of_a_log_that_is_written_sees_no_damage(tmp_path: Path) -> None:
 
 EDITS = [
     ";".join(f"DELETE FROM {table} WHERE branch = 'a'" for table in ("events", "operations", "branches")),
-    "UPDATE operations SET is_open = NOT is_open",
+    "UPDATE operations SET is_listed = NOT is_listed",
     "UPDATE branches SET unfinished = NOT unfinished",
     "UPDATE operations SET generation = 2",
     "UPDATE operations SET step = 'other'",
     "UPDATE events SET branch = 'b' WHERE branch = 'a'",
-    "INSERT INTO operations SELECT 'ghost', step, generation, is_open, state, room FROM operations LIMIT 1",
-    "DROP INDEX open_operations",
+    "INSERT INTO operations SELECT 'ghost', step, generation, is_listed, state, room FROM operations LIMIT 1",
+    "DROP INDEX listed_operations",
     "DROP INDEX unfinished_branches",
     "CREATE TRIGGER gone AFTER INSERT ON events BEGIN DELETE FROM events; END",
     "UPDATE meta SET value = randomblob(32) WHERE key = 'salt'",

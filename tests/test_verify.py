@@ -87,9 +87,9 @@ EDITS = {
     + ROW_OF.format(table="operations", key="step", value="s2")
     + " WHERE step = 's7'",
     "a row too many": "INSERT INTO operations "
-    "SELECT branch, 's999', generation, is_open, state, room FROM operations WHERE step = 's7'",
+    "SELECT branch, 's999', generation, is_listed, state, room FROM operations WHERE step = 's7'",
     "a row that is missing": "DELETE FROM operations WHERE step = 's399'",
-    "a column of a long branch": "UPDATE operations SET is_open = 1 WHERE step = 's350'",
+    "a column of a long branch": "UPDATE operations SET is_listed = 1 WHERE step = 's350'",
     "every row of a long branch": "DELETE FROM operations WHERE branch = 'long'",
     "the branch's row": "UPDATE branches SET state = "
     + ROW_OF.format(table="branches", key="branch", value="short-1")

@@ -148,6 +148,10 @@ class Store(Protocol):
         """The operations of one branch, or of all, with their branch, in pages; or only the open ones (indexed)."""
         ...
 
+    def contradictions(self) -> Iterator[tuple[str, Operation]]:
+        """The operations of which a late outcome says other than what was settled, with their branch (indexed)."""
+        ...
+
     def close(self) -> None:
         """Release everything. Idempotent. Never checkpoints."""
         ...

@@ -194,9 +194,9 @@ def plan(path: Path, query: str) -> str:
     ("query", "index"),
     [
         (schema.UNFINISHED_BRANCHES, "unfinished_branches"),
-        (schema.OPEN[0], "open_operations"),
-        (schema.OPEN[1], "open_operations"),
-        (schema.BRANCH_AND_OPEN, "open_operations"),
+        (schema.LISTED[0], "listed_operations"),
+        (schema.LISTED[1], "listed_operations"),
+        (schema.BRANCH_AND_LISTED, "listed_operations"),
     ],
 )
 def test_a_restart_reads_only_what_is_open(sqlite: SqliteStore, tmp_path: Path, query: str, index: str) -> None:
@@ -223,6 +223,7 @@ USES: dict[str, Callable[[Log], object]] = {
     "recover": lambda log: log.recover(),
     "unfinished": lambda log: log.unfinished(),
     "open_intents": lambda log: log.open_intents(),
+    "contradictions": lambda log: log.contradictions(),
 }
 
 

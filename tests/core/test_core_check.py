@@ -231,7 +231,7 @@ class Misfiled(Held):
 
 @pytest.mark.parametrize(
     ("unfinished", "changed"),
-    [(True, {}), (None, {"is_open": True}), (None, {"key": ("charge", 2)}), (None, {"key": ("refund", 1)})],
+    [(True, {}), (None, {"is_listed": True}), (None, {"key": ("charge", 2)}), (None, {"key": ("refund", 1)})],
 )
 def test_columns_that_do_not_say_what_rows_do_are_found(unfinished: bool | None, changed: dict[str, object]) -> None:
     """What is indexed decides what a restart looks at."""

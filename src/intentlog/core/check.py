@@ -46,12 +46,12 @@ class OperationRow(NamedTuple):
 
     Attributes:
         key: its step and generation, as they are indexed.
-        is_open: whether it is indexed as open.
+        is_listed: whether the index of what needs a look has it.
         operation: the row itself.
     """
 
     key: Key
-    is_open: bool
+    is_listed: bool
     operation: Operation
 
 
@@ -110,7 +110,7 @@ class Held:
 
     def operations(self) -> Iterator[OperationRow]:
         """See `Whole`."""
-        return (OperationRow(key, one.is_open, one) for key, one in sorted(self._operations.items()))
+        return (OperationRow(key, one.is_listed, one) for key, one in sorted(self._operations.items()))
 
 
 def check_branch(
@@ -188,8 +188,8 @@ class _Look:
         columns_agree = self._whole.is_unfinished == row.is_unfinished
         if replace(self._folded, head_seq=self._head_seq, head_chain=self._head_chain) != row:
             self._found(self._head_seq, "the branch's row is not what its records fold to")
-        for key, is_open, operation in self._whole.operations():
-            columns_agree &= (key, is_open) == ((operation.step, operation.generation), operation.is_open)
+        for key, is_listed, operation in self._whole.operations():
+            columns_agree &= (key, is_listed) == ((operation.step, operation.generation), operation.is_listed)
             watched = self._watched.pop(key, None)
             if not (watched.folded == operation if watched else self._agreed.holds(operation.last_seq, key)):
                 self._found(0, f"the row of operation {key[0]!r} is not what its records fold to")

@@ -114,6 +114,11 @@ class Operation(Struct, frozen=True, gc=False, array_like=True):
         return not OPEN_STATES.isdisjoint([one.state for one in self.intents])
 
     @property
+    def is_listed(self) -> bool:
+        """Whether anybody has to look at it: a restart, or a person whom its contradiction is shown."""
+        return self.is_open or self.contradicts
+
+    @property
     def verdict(self) -> r.Verdict:
         """The worst over all dispatches; RETURNED and APPLIED stand for the whole operation, REJECTED does not."""
         if self.decided and (self.decided.fate is not Fate.REJECTED or not self.open_dispatches):

@@ -91,8 +91,7 @@ class Inspection:
         """The operations of which a late outcome says other than what was settled."""
         return [
             IntentId.of(branch, operation.intents[-1].attempt, operation.step)
-            for branch, operation in self.store.operations(None, open_only=False)
-            if operation.contradicts
+            for branch, operation in self.store.contradictions()
         ]
 
     def unfinished(self) -> list[Unfinished]:

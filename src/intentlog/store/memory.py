@@ -204,6 +204,10 @@ class MemoryStore:
             if branch in (None, of_branch) and (operation.is_open or not open_only):
                 yield of_branch, operation
 
+    def contradictions(self) -> Iterator[tuple[str, Operation]]:
+        """See `ports.Store.contradictions`."""
+        return (found for found in self.operations(None, open_only=False) if found[1].contradicts)
+
     def close(self) -> None:
         """Let go; the disk keeps both images."""
         self._closed = True

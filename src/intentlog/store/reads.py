@@ -117,9 +117,10 @@ class SqliteReads(ABC):
     def branch_view(self, branch: str) -> BranchView:
         """See `ports.Store.branch_view`. One statement, so that it is of one snapshot."""
         with self._read_turn(), reading(self._path):
-            found = self._entered(self._reads).execute(schema.BRANCH_AND_OPEN, (branch,)).fetchall()
+            found = self._entered(self._reads).execute(schema.BRANCH_AND_LISTED, (branch,)).fetchall()
             row = _branch(found[0][0] if found else None)
-            operations = tuple([codec.decode_operation(state) for _, state in found if state is not None])
+            listed = [codec.decode_operation(state) for _, state in found if state is not None]
+            operations = tuple([one for one in listed if one.is_open])
             return BranchView(row, operations, self._lives(row.owner), self._clock.now())
 
     def whole_branches(self) -> Iterator[whole.SqliteWhole]:
@@ -162,7 +163,7 @@ class SqliteReads(ABC):
 
     def operations(self, branch: str | None, *, open_only: bool) -> Iterator[tuple[str, Operation]]:
         """See `ports.Store.operations`."""
-        every, of_one = schema.OPEN if open_only else schema.ALL
+        every, of_one = schema.LISTED if open_only else schema.ALL
         if branch is None:
             rows = pages.by_key(self._rows, every, (), schema.FIRST_OPERATION)
         else:
@@ -170,7 +171,16 @@ class SqliteReads(ABC):
         for row in rows:
             with reading(self._path):
                 operation = codec.decode_operation(row[-1])
-            yield row[0] if branch is None else branch, operation
+            if operation.is_open or not open_only:
+                yield row[0] if branch is None else branch, operation
+
+    def contradictions(self) -> Iterator[tuple[str, Operation]]:
+        """See `ports.Store.contradictions`."""
+        for row in pages.by_key(self._rows, schema.LISTED[0], (), schema.FIRST_OPERATION):
+            with reading(self._path):
+                operation = codec.decode_operation(row[-1])
+            if operation.contradicts:
+                yield row[0], operation
 
     def integrity(self) -> list[str]:
         """See `ports.Store.integrity`: SQLite's own check, the tables themselves, and rows that belong to nothing.

@@ -100,12 +100,12 @@ class SqliteRows:
         return schema.PUT_BRANCH, (name, branch.is_unfinished, state)
 
     def _operation_row(self, key: OperationKey, operation: Operation) -> tuple[str, Row]:
-        state, is_open = codec.encode_state(operation), operation.is_open
+        state, is_listed = codec.encode_state(operation), operation.is_listed
         size = self._sizes.get(key) or self._sizes.setdefault(key, len(state) + ROOM_BYTES)
         room = bytes(max(0, size - len(state)))
-        if is_open and key in self._operations:  # all that are remembered are open
+        if is_listed and key in self._operations:  # all that are remembered are open, and so listed
             return schema.SET_OPERATION, (*key, state, room)
-        return schema.PUT_OPERATION, (*key, is_open, state, room)
+        return schema.PUT_OPERATION, (*key, is_listed, state, room)
 
     def _learn_steps(self, branch: str) -> None:
         """Which steps a branch has: none but the few of an attempt that begins, so that a new one needs no look."""

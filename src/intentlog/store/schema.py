@@ -27,18 +27,19 @@ CREATE TABLE branches (branch TEXT PRIMARY KEY, unfinished INTEGER NOT NULL, sta
     WITHOUT ROWID, STRICT;
 CREATE INDEX unfinished_branches ON branches (branch) WHERE unfinished;
 
--- is_open: a restart has to look at it. Its partial index is what a restart scans, whatever the log's length.
+-- is_listed: it is open, so that a restart has to look at it, or it contradicts. Its partial index is what a restart
+-- scans, whatever the log's length.
 -- room: so that the row keeps its length while the operation goes on, and is written in place.
 CREATE TABLE operations (
     branch TEXT NOT NULL,
     step TEXT NOT NULL,
     generation INTEGER NOT NULL,
-    is_open INTEGER NOT NULL,
+    is_listed INTEGER NOT NULL,
     state BLOB NOT NULL,
     room BLOB NOT NULL,
     PRIMARY KEY (branch, step, generation)
 ) WITHOUT ROWID, STRICT;
-CREATE INDEX open_operations ON operations (branch) WHERE is_open;
+CREATE INDEX listed_operations ON operations (branch) WHERE is_listed;
 """
 
 NEXT_SEQ = "SELECT coalesce(max(seq), 0) + 1 FROM events"
@@ -52,10 +53,10 @@ PAYLOAD = "SELECT payload FROM events WHERE seq = ?"
 PAYLOADS = "SELECT seq, payload FROM events WHERE seq IN (SELECT value FROM json_each(?))"
 STEPS_OF = "SELECT DISTINCT step FROM operations WHERE branch = ? LIMIT ?"
 # Of a branch that is long SQLite would choose the primary key, and read each of its operations: so the index is named.
-_OPEN_INDEXED = "operations INDEXED BY open_operations WHERE is_open"
-BRANCH_AND_OPEN = """
-SELECT branches.state, operations.state FROM branches LEFT JOIN operations INDEXED BY open_operations
-ON operations.branch = branches.branch AND is_open WHERE branches.branch = ? ORDER BY step, generation
+_LISTED = "operations INDEXED BY listed_operations WHERE is_listed"
+BRANCH_AND_LISTED = """
+SELECT branches.state, operations.state FROM branches LEFT JOIN operations INDEXED BY listed_operations
+ON operations.branch = branches.branch AND is_listed WHERE branches.branch = ? ORDER BY step, generation
 """
 INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_BRANCH = """
@@ -63,7 +64,7 @@ INSERT INTO branches VALUES (?1, ?2, ?3) ON CONFLICT (branch) DO UPDATE SET unfi
 """
 PUT_OPERATION = """
 INSERT INTO operations VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (branch, step, generation) DO UPDATE SET is_open = ?4, state = ?5, room = ?6
+ON CONFLICT (branch, step, generation) DO UPDATE SET is_listed = ?4, state = ?5, room = ?6
 """
 # Of rows that are known: a column of an index that is named here is written to the index, even if it stays the same.
 SET_BRANCH = "UPDATE branches SET state = ?2 WHERE branch = ?1"
@@ -81,13 +82,13 @@ ORDER BY branch LIMIT ?
 BRANCH_ROWS = "SELECT branch, unfinished, state FROM branches WHERE branch >= ? ORDER BY branch LIMIT ?"
 _FROM_STEP = "(step, generation) >= (?, ?) ORDER BY step, generation LIMIT ?"
 _FROM_OPERATION = "(branch, step, generation) >= (?, ?, ?) ORDER BY branch, step, generation LIMIT ?"
-OPERATION_ROWS = f"SELECT step, generation, is_open, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
+OPERATION_ROWS = f"SELECT step, generation, is_listed, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
 _OPERATIONS_OF = f"SELECT step, generation, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
-_OPEN_OF = f"SELECT step, generation, state FROM {_OPEN_INDEXED} AND branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
+_LISTED_OF = f"SELECT step, generation, state FROM {_LISTED} AND branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
 _OPERATIONS = f"SELECT branch, step, generation, state FROM operations WHERE {_FROM_OPERATION}"  # noqa: S608 - a constant
-_OPEN = f"SELECT branch, step, generation, state FROM {_OPEN_INDEXED} AND {_FROM_OPERATION}"  # noqa: S608 - a constant
+_LISTED_ALL = f"SELECT branch, step, generation, state FROM {_LISTED} AND {_FROM_OPERATION}"  # noqa: S608 - a constant
 ALL = (_OPERATIONS, _OPERATIONS_OF)  # of every branch, of one
-OPEN = (_OPEN, _OPEN_OF)
+LISTED = (_LISTED_ALL, _LISTED_OF)
 FIRST_STEP = ("", -(1 << 63))
 FIRST_OPERATION = ("", *FIRST_STEP)
 

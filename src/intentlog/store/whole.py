@@ -109,5 +109,5 @@ class SqliteWhole:
 
 
 def _operation_row(row: pages.Row) -> OperationRow:
-    step, generation, is_open, state = row
-    return OperationRow((step, generation), bool(is_open), codec.decode_operation(state))
+    step, generation, is_listed, state = row
+    return OperationRow((step, generation), bool(is_listed), codec.decode_operation(state))
