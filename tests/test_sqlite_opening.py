@@ -376,7 +376,7 @@ def test_a_truncated_or_damaged_log_is_found(tmp_path: Path) -> None:
         "UPDATE events SET wall_ns = wall_ns + 1 WHERE seq = 2",
         "DELETE FROM events WHERE seq = 3",
         "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)",
-        "UPDATE operations SET is_open = 1, state = (SELECT state FROM operations LIMIT 1)",
+        "UPDATE operations SET is_listed = 1, state = (SELECT state FROM operations LIMIT 1)",
         "INSERT INTO events SELECT 99, 'ghost', 0, wall_ns, NULL, NULL, record, NULL, chain FROM events WHERE seq = 1",
     ):
         copy = tmp_path / "copy.db"
