@@ -67,6 +67,15 @@ def test_what_an_error_proves(player: Player, error: Exception, recorded: str, r
     assert player.is_sound()
 
 
+def test_a_doubt_says_which_declaration_decides(player: Player) -> None:
+    """Called as IDEMPOTENT, and UNSAFE by now: the stricter one decides, and the error says so (I4)."""
+    player.raises(InDoubt, RESET, kind="IDEMPOTENT")
+    found = player.dies().opens().raises(InDoubt, kind="UNSAFE")
+    assert "UNSAFE of charge cannot settle it" in str(found)
+    assert "it was called as IDEMPOTENT, and the stricter declaration decides" in str(found)
+    assert "call" not in player.did
+
+
 @pytest.mark.parametrize("error", [NotSent("refused"), Suspended("later")])
 def test_going_on_in_the_same_attempt(player: Player, error: Exception) -> None:
     """After NOT_SENT or Suspended: the same intent, a Pending anew, the next dispatch_no, the same request id (I6)."""

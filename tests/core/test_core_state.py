@@ -42,6 +42,8 @@ def test_what_of_an_intent_is_open(state: State) -> None:
     """PENDING and DISPATCHED: a restart looks at them. A suspended one waits for its program, and is not looked at."""
     operation = replace(OPERATION, intents=(Intent(1, State.COMMITTED), Intent(2, state)))
     assert operation.is_open is (state in ("PENDING", "DISPATCHED"))
+    alone = replace(operation, intents=operation.intents[1:])
+    assert alone.is_open is operation.is_open
     assert operation.is_listed is operation.is_open
     assert replace(operation, contradicts=True).is_listed, "a person has to look at it"
     assert {str(one) for one in OPEN_STATES} == {"PENDING", "DISPATCHED"}
