@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from intentlog import UNSAFE, Log, tool
+from intentlog.core import records as r
+from intentlog.core.actions import Append, Appended
 from intentlog.store import recall, schema
 from intentlog.store.sqlite import SqliteStore
 
@@ -117,3 +120,64 @@ def test_a_program_that_writes_between_replays_does_not_read_ahead_in_vain(path:
         store: Any = log._engine.store
         assert len(store._recall._operations) <= 2
     assert "step >=" in schema.AHEAD
+
+
+def test_a_commit_while_a_run_is_read_ahead_is_not_missed(path: Path) -> None:
+    """A renewal that falls between the reading and the holding of it: the next look knows."""
+    CALLS.clear()
+    with Log.open(path) as log, log.attempt("order") as attempt:
+        store: Any = log._engine.store
+
+        class Between:
+            """The reading connection; after the payloads are read, somebody renews a step of the run."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(reads, name)
+
+            def execute(self, statement: str, bindings: Any = None) -> Any:
+                if statement == "ROLLBACK" and not renewed:
+                    renewed.append(1)
+                    thread = threading.Thread(target=renew)
+                    thread.start()
+                    thread.join()
+                return reads.execute(statement, bindings)
+
+        def renew() -> None:
+            record = r.Renewed(attempt=1, step="pay-07", by="ann", why="once more", expect_seq=last_seq)
+            assert isinstance(log._engine.duty.append(Append("order", record)), Appended)
+
+        renewed: list[int] = []
+        last_seq = store.view("order", "pay-07").operation.last_seq
+        store._recall = recall.Recall()
+        reads, store._reads = store._reads, Between()
+        assert attempt.step("pay-00").perform(pay, 0).replayed
+        assert renewed, "control: it fell in between"
+        assert not attempt.step("pay-07").perform(pay, 7).replayed
+        store._reads = reads
+    assert CALLS == [7]
+
+
+def test_long_values_are_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read when they are asked for: a run of them would fill the memory."""
+    monkeypatch.setattr(recall, "PAYLOAD_BYTES_MAX", 1)  # of the values 0 to 39, those of one digit
+    with Log.open(path) as log, log.attempt("order") as attempt:
+        store: Any = log._engine.store
+        for number in range(STEPS):
+            assert attempt.step(f"pay-{number:02}").call(pay, number) == number
+        assert {len(payload) for payload in store._recall._payloads.values()} == {1}
+
+
+def test_what_nobody_asks_for_any_more_is_forgotten(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits after the last replay are not remembered without end, and the next replay still is true."""
+    monkeypatch.setattr(recall, "TOUCHED_MAX", 5)
+    CALLS.clear()
+    with Log.open(path) as log, log.attempt("order") as attempt:
+        store: Any = log._engine.store
+        assert attempt.step("pay-00").perform(pay, 0).replayed
+        for number in range(10):
+            attempt.step(f"new-{number}").call(pay, 100 + number)
+        assert len(store._recall._touched) <= 6
+        log.renew("order#1/pay-07", by="ann", why="once more")
+        assert not attempt.step("pay-07").perform(pay, 7).replayed
+        assert attempt.step("pay-08").perform(pay, 8).replayed
+    assert [*range(100, 110), 7] == CALLS

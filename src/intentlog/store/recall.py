@@ -14,6 +14,8 @@ from intentlog.store.connection import Connection
 AHEAD_MAX = 256  # operations that are read at once
 AHEAD_FIRST = 16
 HELD_MAX = 8_192  # operations that are held
+PAYLOAD_BYTES_MAX = 4_096  # a longer value is read when it is asked for: so many that are long would fill the memory
+TOUCHED_MAX = 4_096
 AGE_MAX_NS = 5_000_000  # so old, at most, is what another process may have changed since
 
 
@@ -29,6 +31,7 @@ class Recall:
         self._branches: dict[str, Branch] = {}
         self._operations: dict[tuple[str, str], Operation] = {}
         self._payloads: dict[int, bytes | None] = {}
+        self._is_used = False  # since before what is held was read, so that no commit after that is missed
         self._touched: deque[str] = deque()  # by commits of this process: added to from any thread
         self._version = -1
         self._checked_ns = 0
@@ -36,8 +39,9 @@ class Recall:
 
     def touch(self, branches: list[str]) -> None:
         """This process has committed something of these branches. Safe from any thread."""
-        if self._branches:
+        if self._is_used:
             self._touched.extend(branches)
+            self._is_used = len(self._touched) <= TOUCHED_MAX  # nobody asks any more, it seems
 
     def view(self, connection: Connection, branch: str, step: str) -> tuple[Branch, Operation] | None:
         """A branch and an operation of it with an outcome, if they are held and stand."""
@@ -53,6 +57,10 @@ class Recall:
 
     def read_ahead(self, connection: Connection, branch: str, step: str) -> None:
         """Hold what follows this step in its branch. Called where a step with an outcome was not held."""
+        if not self._is_used:
+            self._give_up()
+            self._touched.clear()
+            self._is_used = True
         connection.execute("BEGIN")
         try:
             self._see(connection)
@@ -60,7 +68,7 @@ class Recall:
             rows = connection.execute(schema.AHEAD, (branch, step, self._ahead)).fetchall()
             found = [codec.decode_operation(one) for (one,) in rows]
             places = [one.decided.value_seq for one in found if one.decided and one.decided.value_seq]
-            payloads = connection.execute(schema.PAYLOADS, (json.dumps(places),)).fetchall()
+            payloads = connection.execute(schema.PAYLOADS, (json.dumps(places), PAYLOAD_BYTES_MAX)).fetchall()
         finally:
             connection.execute("ROLLBACK")
         if state is None:
@@ -73,6 +81,8 @@ class Recall:
         self._ahead = min(AHEAD_MAX, 2 * self._ahead)
 
     def _stand(self, connection: Connection, branch: str) -> bool:
+        if not self._is_used:
+            return False
         while self._touched:
             if self._touched.popleft() in self._branches:
                 self._give_up()

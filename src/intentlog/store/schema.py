@@ -50,7 +50,9 @@ NEWEST_OPERATION = "SELECT state FROM operations WHERE branch = ? AND step = ? O
 AHEAD = "SELECT state FROM operations WHERE branch = ? AND step >= ? ORDER BY step, generation LIMIT ?"
 DATA_VERSION = "PRAGMA data_version"
 PAYLOAD = "SELECT payload FROM events WHERE seq = ?"
-PAYLOADS = "SELECT seq, payload FROM events WHERE seq IN (SELECT value FROM json_each(?))"
+PAYLOADS = """
+SELECT seq, payload FROM events WHERE seq IN (SELECT value FROM json_each(?1)) AND length(payload) <= ?2
+"""
 STEPS_OF = "SELECT DISTINCT step FROM operations WHERE branch = ? LIMIT ?"
 # Of a branch that is long SQLite would choose the primary key, and read each of its operations: so the index is named.
 _LISTED = "operations INDEXED BY listed_operations WHERE is_listed"
