@@ -57,8 +57,14 @@ class RowsInMemory:
         self._first_seq = first_seq
         self.staged = Staged([], [], {}, {})
 
-    def next_seq(self) -> int:
+    def places(self, count: int) -> range:
         """See `staging.Rows`."""
+        first = self.next_seq
+        return range(first, first + count)
+
+    @property
+    def next_seq(self) -> int:
+        """The place behind all that was staged."""
         return self._first_seq + len(self.staged.events)
 
     def branch(self, branch: str) -> Branch | None:
@@ -126,10 +132,10 @@ def make(path: Path, records: int) -> BigLog:
             connection.execute("BEGIN")
             tables.write(rows.staged)
             connection.execute("COMMIT")
-            rows = RowsInMemory(rows.next_seq())
+            rows = RowsInMemory(rows.next_seq)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
-    return BigLog(path, rows.next_seq() - 1, closed)
+    return BigLog(path, rows.next_seq - 1, closed)

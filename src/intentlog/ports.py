@@ -108,7 +108,18 @@ class Store(Protocol):
         ...
 
     def newest_seq(self) -> int:
-        """The place of the newest record; 0 if there is none."""
+        """The place of the newest record; 0 if there is none.
+
+        No record comes to stand below it later: one that is being committed at a lower place is waited out, by naming
+        only what is older.
+        """
+        ...
+
+    def count(self, after: int, to: int) -> int:
+        """How many records stand above one place, up to another that is no higher than `newest_seq`.
+
+        Places may have gaps: this is what a reader of them comes by.
+        """
         ...
 
     def integrity(self) -> list[str]:
@@ -122,13 +133,14 @@ class Store(Protocol):
         """
         ...
 
-    def gone(self, *, age_max_ns: int = 0) -> str:
-        """Why a permission is worth nothing any more: log or lock were deleted or replaced. "" if they were not.
+    def gone(self, *, age_max_ns: int = 0, given_ns: int | None = None) -> str:
+        """Why a permission is worth nothing any more: log or lock were deleted or replaced, a lease ran out. Else "".
 
         Safe from any thread.
 
         Args:
             age_max_ns: a look that is no older need not be repeated.
+            given_ns: when the permission was asked for, by the boot clock: what was lost for a while since then counts.
         """
         ...
 

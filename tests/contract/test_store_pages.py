@@ -108,7 +108,7 @@ def test_a_page_ends_with_its_bytes(sqlite: SqliteStore, monkeypatch: pytest.Mon
         read.append(len(found))
         return found
 
-    given = [row[0] for row in pages.records_back(rows, 40)]
+    given = [row[0] for row in pages.records_back(rows, schema.WALK, 40)]
     assert given == list(range(1, 41))
     assert max(read) == 3
 

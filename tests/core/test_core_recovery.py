@@ -200,6 +200,23 @@ def test_bounds_of_the_time_elapsed(now: Instant, at_least: int, at_most: int, w
     assert recovery.elapsed_at_most_ns(SINCE, now) == at_most * SECOND, why
 
 
+@pytest.mark.parametrize(
+    ("now", "at_least", "why"),
+    [
+        (clocks(1010, 110), 10, "same boot, clocks agree"),
+        (clocks(9000, 110), 10, "same boot, the database's clock was set forward"),
+        (clocks(500, 110), 10, "same boot, the database's clock was set back"),
+        (clocks(1010, 10**6, "b"), 10, "another machine, however long it has been up"),
+        (clocks(1010, 3, "b"), 10, "another machine, that was started later"),
+        (clocks(900, 10**6, "b"), 0, "another machine, and the database's clock was set back"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_lower_bound_between_machines_is_the_databases(now: Instant, at_least: int, why: str) -> None:
+    """I2: the uptime of the machine that asks says nothing of a call that another one made a moment ago."""
+    assert recovery.elapsed_at_least_ns(SINCE, now, one_machine=False) == at_least * SECOND, why
+
+
 def operation_with(*dispatches: tuple[Instant, Fate]) -> Operation:
     made = tuple(Dispatch(n, n, when, fate) for n, (when, fate) in enumerate(dispatches, 1))
     return replace(build("open, pending 1").operation(), dispatches=made)

@@ -136,8 +136,9 @@ class _Rows:
     def __init__(self, log: Log) -> None:
         self.log = log
 
-    def next_seq(self) -> int:
-        return len(self.log.history) + 1
+    def places(self, count: int) -> range:
+        first = len(self.log.history) + 1
+        return range(first, first + count)
 
     def branch(self, branch: str) -> Branch | None:
         return self.log.branch if branch == BRANCH else None

@@ -134,9 +134,15 @@ def key_remembered(operation: Operation, declaration: Declaration, branch: Branc
     return elapsed_ns + call_ns + KEY_MARGIN_NS <= declaration.window_ns
 
 
-def elapsed_at_least_ns(since: Instant, now: Instant) -> int:
-    """A lower bound of the time between two readings: the boot clock's, or this boot's uptime after a reboot."""
-    return max(0, now.boot_ns - since.boot_ns) if since.boot_id == now.boot_id else now.boot_ns
+def elapsed_at_least_ns(since: Instant, now: Instant, *, one_machine: bool = True) -> int:
+    """A lower bound of the time between two readings: the boot clock's, or this boot's uptime after a reboot.
+
+    Where several machines append to one log, another boot may be another machine's, and the uptime of this one bounds
+    nothing: then it is the difference of the wall clocks, which both are the database's.
+    """
+    if since.boot_id == now.boot_id:
+        return max(0, now.boot_ns - since.boot_ns)
+    return now.boot_ns if one_machine else max(0, now.wall_ns - since.wall_ns)
 
 
 def elapsed_at_most_ns(since: Instant, now: Instant) -> int:
@@ -160,16 +166,20 @@ def trust(operation: Operation, declaration: Declaration, branch: Branch, starte
         declaration: the stricter declaration.
         branch: its branch.
         started: the clocks when the probe began.
-        certain: whether whoever raised the fence knew the earlier owner for dead (a lock, not a lease).
+        certain: whether whoever raised the fence knew the earlier owner for dead: by a lock, which is of this machine.
+            A lease may be another machine's.
     """
 
+    def since(moment: Instant) -> int:
+        return elapsed_at_least_ns(moment, started, one_machine=certain)
+
     def since_begun(dispatch: Dispatch) -> int:
-        bounds = [elapsed_at_least_ns(dispatch.at, started) - declaration.grace_ns]
+        bounds = [since(dispatch.at) - declaration.grace_ns]
         if dispatch.ended_at is not None:
-            bounds.append(elapsed_at_least_ns(dispatch.ended_at, started))
+            bounds.append(since(dispatch.ended_at))
         fenced = branch.attempt > dispatch.attempt or branch.fenced
         if certain and fenced and branch.fenced_at is not None:
-            bounds.append(elapsed_at_least_ns(branch.fenced_at, started))
+            bounds.append(since(branch.fenced_at))
         return max(bounds)
 
     since_begun_ns = min(since_begun(d) for d in (*operation.open_dispatches, operation.dispatches[-1]))

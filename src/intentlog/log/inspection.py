@@ -118,7 +118,11 @@ class Inspection:
         self.duty.flush()
         newest = self.store.newest_seq()
         first = max(0, newest - count) if after is None else min(after, newest)
-        return [self._entry(stored) for stored in self.store.history(None, after=first)]
+        if after is None:
+            while first and self.store.count(first, newest) < count:
+                first = max(0, newest - 2 * (newest - first))  # places have gaps: look as far back once more
+        entries = [self._entry(stored) for stored in self.store.history(None, after=first)]
+        return entries[-count:] if after is None and count else entries
 
     def _entry(self, stored: Stored) -> Entry:
         payload: Any = None
@@ -137,7 +141,8 @@ class Inspection:
     def verify(self, progress: Progress | None = None) -> Report:
         """Hold the whole log against its file's own check, its chains, the rules and the invariants."""
         self.duty.flush()
-        verifying = Verifying(self.store.newest_seq(), progress)
+        newest = self.store.newest_seq()
+        verifying = Verifying(newest, self.store.count(0, newest), progress)
         verifying.add("", self.store.integrity())
         try:
             for whole in self.store.whole_branches():

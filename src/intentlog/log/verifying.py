@@ -16,12 +16,14 @@ class Verifying:
     """One run of `verify`.
 
     Args:
-        newest_seq: the log's newest record when the run began: what it has to come by.
+        newest_seq: the place of the log's newest record when the run began.
+        count: how many records stood up to it: what the run has to come by.
         progress: is told how far it is, or nobody.
     """
 
-    def __init__(self, newest_seq: int, progress: Progress | None) -> None:
+    def __init__(self, newest_seq: int, count: int, progress: Progress | None) -> None:
         self._newest_seq = newest_seq
+        self._count = count
         self._progress = progress
         self._problems: list[Problem] = []
         self._more = 0
@@ -49,9 +51,9 @@ class Verifying:
 
         Whoever appends after the run began adds to what is read, and never to what has to be come by.
         """
-        unmet = self._newest_seq - self._met
+        unmet = self._count - self._met
         if unmet and not self._problems:
-            self.add("", [f"of {self._newest_seq} records {unmet} are in no branch's chain"])
+            self.add("", [f"of {self._count} records {unmet} are in no branch's chain"])
         if self._more:
             self._problems.append(Problem("", 0, f"and {self._more} more problems"))
         self._tell()
@@ -72,4 +74,4 @@ class Verifying:
 
     def _tell(self) -> None:
         if self._progress is not None:
-            self._progress(self._met, self._newest_seq)
+            self._progress(self._met, self._count)

@@ -91,7 +91,7 @@ def hindrance(action: Call, clock: Clock, store: Store) -> NotMade | None:
     since_ns = clock.now().boot_ns - action.sent.boot_ns
     if since_ns > action.grace_ns:
         return NotMade(f"it would have been {(since_ns - action.grace_ns) / 1e9:.3f} s too late after its permission")
-    gone = store.gone(age_max_ns=LOOK_AGE_MAX_NS)
+    gone = store.gone(age_max_ns=LOOK_AGE_MAX_NS, given_ns=action.sent.boot_ns)
     return NotMade(gone) if gone else None
 
 

@@ -63,8 +63,9 @@ class _Rows:
     def __init__(self, image: _Image) -> None:
         self.image = image.copy()
 
-    def next_seq(self) -> int:
-        return len(self.image.events) + 1
+    def places(self, count: int) -> range:
+        first = len(self.image.events) + 1
+        return range(first, first + count)
 
     def branch(self, branch: str) -> Branch | None:
         return self.image.branches.get(branch)
@@ -182,9 +183,14 @@ class MemoryStore:
             operations = {(o.step, o.generation): o for _, o in self.operations(name, open_only=False)}
             yield Held(name, row, self.history(name), operations)
 
-    def gone(self, *, age_max_ns: int = 0) -> str:
+    def count(self, after: int, to: int) -> int:
+        """See `ports.Store.count`: here places have no gaps."""
+        self._check()
+        return to - after
+
+    def gone(self, *, age_max_ns: int = 0, given_ns: int | None = None) -> str:
         """See `ports.Store.gone`: a disk in memory is never taken away."""
-        del age_max_ns
+        del age_max_ns, given_ns
         return ""
 
     def check_process(self) -> None:

@@ -20,7 +20,7 @@ from intentlog.errors import LogClosed, LogDamaged, LogPoisoned, LogUnavailable,
 from intentlog.ports import Clock
 from intentlog.store import opening, pages, schema, whole
 from intentlog.store.connection import Connection
-from intentlog.store.damage import reading
+from intentlog.store.damage import Reading, reading
 from intentlog.store.recall import Recall
 
 
@@ -123,11 +123,11 @@ class SqliteReads(ABC):
             operations = tuple([one for one in listed if one.is_open])
             return BranchView(row, operations, self._lives(row.owner), self._clock.now())
 
-    def whole_branches(self) -> Iterator[whole.SqliteWhole]:
+    def whole_branches(self) -> Iterator[whole.WholeBranch]:
         """See `ports.Store.whole_branches`. Each is of one snapshot, on a connection of its own: it takes long."""
         connection = self._connected_anew()
         try:
-            for one in whole.branches(connection, self._path):
+            for one in whole.branches(_Snapshots(connection, self._path), schema.WHOLE):
                 self._usable(self._reads)
                 yield one
         finally:
@@ -141,17 +141,22 @@ class SqliteReads(ABC):
     def history(self, branch: str | None, *, after: int = 0) -> Iterator[Stored]:
         """See `ports.Store.history`. Each page of it is of one snapshot."""
         if branch is None:
-            rows = pages.by_key(self._rows, schema.EVENTS_FROM, (), (after + 1,))
+            rows = pages.by_key(self._rows, schema.EVENTS_FROM, (), (after,))
         else:
             states = self._rows(schema.BRANCH, (branch,))
             with reading(self._path):
                 head = codec.decode_branch(states[0][0]).head_seq if states else 0
-            rows = pages.records_back(self._rows, head, after)
+            rows = pages.records_back(self._rows, schema.WALK, head, after)
         return map(pages.stored_of, rows)
 
     def newest_seq(self) -> int:
         """See `ports.Store.newest_seq`."""
         return int(self._rows(schema.NEXT_SEQ)[0][0]) - 1
+
+    def count(self, after: int, to: int) -> int:
+        """See `ports.Store.count`. Places have no gaps, unless the file is damaged, which `integrity` tells."""
+        self._usable(self._reads)
+        return to - after
 
     def branches(self, *, unfinished_only: bool) -> Iterator[tuple[str, Branch]]:
         """See `ports.Store.branches`."""
@@ -165,9 +170,9 @@ class SqliteReads(ABC):
         """See `ports.Store.operations`."""
         every, of_one = schema.LISTED if open_only else schema.ALL
         if branch is None:
-            rows = pages.by_key(self._rows, every, (), schema.FIRST_OPERATION)
+            rows = pages.by_key(self._rows, every, (), schema.NO_OPERATION)
         else:
-            rows = pages.by_key(self._rows, of_one, (branch,), schema.FIRST_STEP)
+            rows = pages.by_key(self._rows, of_one, (branch,), schema.NO_STEP)
         for row in rows:
             with reading(self._path):
                 operation = codec.decode_operation(row[-1])
@@ -176,7 +181,7 @@ class SqliteReads(ABC):
 
     def contradictions(self) -> Iterator[tuple[str, Operation]]:
         """See `ports.Store.contradictions`."""
-        for row in pages.by_key(self._rows, schema.LISTED[0], (), schema.FIRST_OPERATION):
+        for row in pages.by_key(self._rows, schema.LISTED[0], (), schema.NO_OPERATION):
             with reading(self._path):
                 operation = codec.decode_operation(row[-1])
             if operation.contradicts:
@@ -206,6 +211,26 @@ class SqliteReads(ABC):
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[pages.Row]:
         with self._read_turn(), reading(self._path):
             return self._entered(self._reads).execute(query, values).fetchall()
+
+
+class _Snapshots:
+    """See `whole.Snapshots`."""
+
+    def __init__(self, connection: Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def begin(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def end(self) -> None:
+        self._connection.execute("ROLLBACK")
+
+    def rows(self, query: str, values: tuple[object, ...]) -> list[pages.Row]:
+        return self._connection.execute(query, values).fetchall()
+
+    def reading(self) -> Reading:
+        return reading(self._path)
 
 
 def _integrity(connection: Connection) -> list[str]:

@@ -46,9 +46,9 @@ class SqliteRows:
             self._next_seq = int(self._execute(schema.NEXT_SEQ).get)
         self._is_known = False  # until `keep`
 
-    def next_seq(self) -> int:
+    def places(self, count: int) -> range:
         """See `staging.Rows`."""
-        return self._next_seq
+        return range(self._next_seq, self._next_seq + count)
 
     def branch(self, branch: str) -> Branch | None:
         """See `staging.Rows`."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from intentlog.store import pages, whole
 from intentlog.store.connection import memory_connection
+from intentlog.store.pages import EVENT_COLUMNS
 
 CREATE = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID, STRICT;
@@ -71,19 +73,18 @@ ON CONFLICT (branch, step, generation) DO UPDATE SET is_listed = ?4, state = ?5,
 # Of rows that are known: a column of an index that is named here is written to the index, even if it stays the same.
 SET_BRANCH = "UPDATE branches SET state = ?2 WHERE branch = ?1"
 SET_OPERATION = "UPDATE operations SET state = ?4, room = ?5 WHERE branch = ?1 AND step = ?2 AND generation = ?3"
-EVENT_COLUMNS = "seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain"
 EVENT = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq = ?"  # noqa: S608 - a constant
 
-# Read in pages: each begins at a key, inclusive, and is limited. Its first columns are the key.
-EVENTS_FROM = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
-BRANCHES = "SELECT branch, state FROM branches WHERE branch >= ? ORDER BY branch LIMIT ?"
+# Read in pages: each begins behind a key, and is limited. Its first columns are the key.
+EVENTS_FROM = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608 - a constant
+BRANCHES = "SELECT branch, state FROM branches WHERE branch > ? ORDER BY branch LIMIT ?"
 UNFINISHED_BRANCHES = """
-SELECT branch, state FROM branches INDEXED BY unfinished_branches WHERE unfinished AND branch >= ?
+SELECT branch, state FROM branches INDEXED BY unfinished_branches WHERE unfinished AND branch > ?
 ORDER BY branch LIMIT ?
 """
-BRANCH_ROWS = "SELECT branch, unfinished, state FROM branches WHERE branch >= ? ORDER BY branch LIMIT ?"
-_FROM_STEP = "(step, generation) >= (?, ?) ORDER BY step, generation LIMIT ?"
-_FROM_OPERATION = "(branch, step, generation) >= (?, ?, ?) ORDER BY branch, step, generation LIMIT ?"
+BRANCH_ROWS = "SELECT branch, unfinished, state FROM branches WHERE branch > ? ORDER BY branch LIMIT ?"
+_FROM_STEP = "(step, generation) > (?, ?) ORDER BY step, generation LIMIT ?"
+_FROM_OPERATION = "(branch, step, generation) > (?, ?, ?) ORDER BY branch, step, generation LIMIT ?"
 OPERATION_ROWS = f"SELECT step, generation, is_listed, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
 _OPERATIONS_OF = f"SELECT step, generation, state FROM operations WHERE branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
 _LISTED_OF = f"SELECT step, generation, state FROM {_LISTED} AND branch = ? AND {_FROM_STEP}"  # noqa: S608 - a constant
@@ -91,8 +92,9 @@ _OPERATIONS = f"SELECT branch, step, generation, state FROM operations WHERE {_F
 _LISTED_ALL = f"SELECT branch, step, generation, state FROM {_LISTED} AND {_FROM_OPERATION}"  # noqa: S608 - a constant
 ALL = (_OPERATIONS, _OPERATIONS_OF)  # of every branch, of one
 LISTED = (_LISTED_ALL, _LISTED_OF)
-FIRST_STEP = ("", -(1 << 63))
-FIRST_OPERATION = ("", *FIRST_STEP)
+# Below the lowest keys that there can be.
+NO_STEP = ("", -(1 << 63))
+NO_OPERATION = ("", *NO_STEP)
 
 # A branch's records from the place ?1 back along its chain, newest first, above the place ?2: at most ?3 of them, and
 # none more once they have reached ?4 bytes.
@@ -119,6 +121,9 @@ WITH RECURSIVE walk (seq, previous_seq, bytes) AS (
 )
 SELECT min(seq), previous_seq, count(*) FROM walk
 """  # noqa: S608 - constants
+
+WALK = pages.Walk(EVENT, WALK_BACK, PAGE_BACK)
+WHOLE = whole.Statements(WALK, BRANCH_ROWS, OPERATION, OPERATION_ROWS, NO_STEP)
 
 TABLES = "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
 

@@ -260,8 +260,9 @@ class SqliteStore(SqliteReads):
             with suppress(apsw.Error):  # the caller raises what made it roll back
                 connection.execute("ROLLBACK")
 
-    def gone(self, *, age_max_ns: int = 0) -> str:
-        """See `ports.Store.gone`."""
+    def gone(self, *, age_max_ns: int = 0, given_ns: int | None = None) -> str:
+        """See `ports.Store.gone`. A file that was taken away does not come back, so that `given_ns` adds nothing."""
+        del given_ns
         now_ns = time.monotonic_ns()
         if now_ns - self._looked_ns <= age_max_ns:
             return ""

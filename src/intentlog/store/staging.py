@@ -20,8 +20,8 @@ OperationKey: TypeAlias = tuple[str, str, int]  # branch, step, generation
 class Rows(Protocol):
     """One transaction's view of a store's tables, with the lock held."""
 
-    def next_seq(self) -> int:
-        """The place that the next record takes."""
+    def places(self, count: int) -> Sequence[int]:
+        """The places that so many records would take, rising: each is above every place of its branch."""
         ...
 
     def branch(self, branch: str) -> Branch | None:
@@ -64,11 +64,11 @@ def stage(rows: Rows, entries: Sequence[Append], at: Instant) -> Staged:
             msg = "two records of one effect in one commit (I7)"
             raise AssertionError(msg)
     staged = Staged([], [], {}, {})
-    seq = rows.next_seq()
+    places = rows.places(len(entries))
     wall_alone = Instant(at.wall_ns, "", 0)
     for entry in entries:
         kept = at if type(entry.record) in r.BOUNDS_A_CALL else wall_alone
-        staged.replies.append(_stage_one(rows, staged, entry, seq + len(staged.events), at, kept))
+        staged.replies.append(_stage_one(rows, staged, entry, places[len(staged.events)], at, kept))
     return staged
 
 
