@@ -88,6 +88,15 @@ class Store(Protocol):
         """The branch, the current generation of a step's operation (or the one that is named), and the clocks."""
         ...
 
+    @property
+    def reads_wait(self) -> bool:
+        """Whether a read waits for a network, so that an event loop makes it in a thread. Safe from any thread."""
+        ...
+
+    def remembered(self, branch: str, step: str) -> View | None:
+        """What `view` answers, where it is known without a look. Never waits; safe from any thread."""
+        ...
+
     def branch_view(self, branch: str) -> BranchView:
         """The branch, its open operations, whether its owner lives, and the clocks."""
         ...

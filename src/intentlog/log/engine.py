@@ -12,7 +12,7 @@ from functools import partial
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
@@ -47,6 +47,9 @@ from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from intentlog.store.postgres import PostgresStore
 
 IDLE_POLL_S = 0.01  # how often a log that is being closed looks whether its calls have ended
 
@@ -314,12 +317,36 @@ def open_engine(path: str | Path, settings: object, *, read_only: bool, vfs: str
     """
     if not isinstance(settings, Settings):
         raise ToolMisdefined(f"settings= takes Settings(...), not {settings!r}")
-    if "://" in str(path):
-        raise LogUnavailable(f"{path}: this version keeps its logs in SQLite files only", remedy="name a file.")
-    failpoints.arm_from_environment()
     clock, observer = SystemClock(), LoggingObserver()
+    if "://" in str(path):
+        opened = postgres_store(str(path))
+        failpoints.arm_from_environment()
+        shared = opened(clock, observer, reader=read_only, lease_s=settings.lease.total_seconds())
+        return Engine(shared, settings, shared.clock, observer)
+    failpoints.arm_from_environment()
     store = SqliteStore(resolved(path), clock, observer, reader=read_only, vfs=vfs)
     return Engine(store, settings, clock, observer)
+
+
+def postgres_store(url: str) -> Callable[..., PostgresStore]:
+    """What opens the log at a URL. PostgreSQL's client is only imported here.
+
+    Raises:
+        LogUnavailable: the URL is of another kind, or the client is not installed.
+    """
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise LogUnavailable(
+            f"{url.partition('://')[0]}://...: a log is kept in a file or in PostgreSQL",
+            remedy="name a file, or a URL postgresql://...",
+        )
+    try:
+        from intentlog.store.postgres import PostgresStore
+    except ImportError as error:
+        raise LogUnavailable(
+            f"a log in PostgreSQL needs psycopg, which is not here: {error}",
+            remedy="pip install 'intentlog[postgres]'",
+        ) from error
+    return partial(PostgresStore, url)
 
 
 def resolved(path: str | Path) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from intentlog.core.actions import IntentId
 from intentlog.core.effects import nanoseconds
@@ -15,6 +16,8 @@ from intentlog.core.records import End, Record, Resolution
 from intentlog.errors import ToolMisdefined
 from intentlog.log.sealing import Codec, check_codec
 
+LEASE_VARIABLE = "INTENTLOG_LEASE_S"
+LEASE_MIN_S, LEASE_MAX_S = 1, 86_400
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -227,6 +230,19 @@ class Report(Struct, frozen=True):
         return not self.problems
 
 
+def _lease() -> timedelta:
+    """The lease that the environment wants.
+
+    Raises:
+        ToolMisdefined: it is no number of seconds.
+    """
+    text = os.environ.get(LEASE_VARIABLE, "30")
+    try:
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError) as error:
+        raise ToolMisdefined(f"${LEASE_VARIABLE} is a number of seconds, not {text!r}") from error
+
+
 class Settings(Struct, frozen=True):
     """How a log guards its calls.
 
@@ -236,6 +252,8 @@ class Settings(Struct, frozen=True):
         result_bytes_max: the largest encoding of a result; a larger one is recorded as done without a value.
         threads_max: how many plain tools an AsyncLog runs at once.
         codec: seals what is stored of arguments, values and events; see `Codec`.
+        lease: in PostgreSQL, how long others take this worker for alive after its last sign of life, from 1 second;
+            renewed every third of it. By default $INTENTLOG_LEASE_S seconds, or 30.
     """
 
     dispatch_grace: timedelta = timedelta(seconds=10)
@@ -243,11 +261,14 @@ class Settings(Struct, frozen=True):
     result_bytes_max: int = 1 << 20
     threads_max: int = 64
     codec: Codec | None = None
+    lease: timedelta = field(default_factory=_lease)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if nanoseconds(self.dispatch_grace) <= 0:
             raise ToolMisdefined(f"dispatch_grace must be positive, not {self.dispatch_grace}")
+        if not LEASE_MIN_S <= self.lease.total_seconds() <= LEASE_MAX_S:
+            raise ToolMisdefined(f"lease must be from {LEASE_MIN_S} s to a day, not {self.lease}")
         for name in ("argument_bytes_max", "result_bytes_max", "threads_max"):
             value: object = getattr(self, name)
             if type(value) is not int or value < 1:

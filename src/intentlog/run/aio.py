@@ -1,6 +1,7 @@
 """The driver on an event loop. What it appends goes into batches (`run.batches`); plain tools run in threads.
 
-Reads are made on the loop: they are of indexed rows, and no writer is waited for.
+Reads are made on the loop: they are of indexed rows, and no writer is waited for. Those that wait for a network are
+made in threads.
 
 Cancellation never leaves a record's fate unknown: an append that was begun is waited for, and the script is told what
 became of it. A call in a thread cannot be stopped: the caller gets the cancellation at once, and the script goes on
@@ -47,6 +48,7 @@ NO_HANDS = NoHands()
 logger = logging.getLogger("intentlog")
 
 READS_IN_A_ROW = 32
+READ_THREADS = 4  # for reads that wait for a network
 
 
 class _StillCalling(BaseException):
@@ -66,6 +68,7 @@ class AioDriver:
         self._clock = clock
         self._batches = Batches(duty)
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-reader")
+        self._lookers = ThreadPoolExecutor(max_workers=READ_THREADS, thread_name_prefix="intentlog-look")
         self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
         self._loop = asyncio.get_running_loop()
         self._reads = 0
@@ -156,6 +159,7 @@ class AioDriver:
         self._closed = True
         self._callers.shutdown(wait=False)
         self._reader.shutdown(wait=False)
+        self._lookers.shutdown(wait=False)
         self._batches.close()
 
     async def _drive(
@@ -221,7 +225,14 @@ class AioDriver:
             await asyncio.sleep(0)  # a task that only replays would let no other have its turn
         if isinstance(action, Load) and self._duty.waits(action.branch, action.step):
             await self._flush(action.branch)
-        return self._duty.do(action)
+        store = self._duty.store
+        if not store.reads_wait:
+            return self._duty.do(action)
+        if isinstance(action, Load) and action.generation is None:
+            view = store.remembered(action.branch, action.step)
+            if view is not None:
+                return view
+        return await _to_its_end(asyncio.get_running_loop().run_in_executor(self._lookers, self._duty.do, action))
 
     async def _flush(self, branch: str | None) -> None:
         """Write the EVENTUAL records of one branch, or of all. Raises what keeps them from being written."""

@@ -131,6 +131,7 @@ class MemoryStore:
         return staged.replies
 
     upkeep_due = False
+    reads_wait = False
 
     def upkeep(self) -> None:
         """See `ports.Store.upkeep`: there is nothing to do."""
@@ -143,6 +144,11 @@ class MemoryStore:
         wanted = max(generations, default=0) if generation is None else generation
         operation = image.operations.get((branch, step, wanted))
         return View(image.branches.get(branch, Branch()), operation, self._clock.now())
+
+    def remembered(self, branch: str, step: str) -> View | None:
+        """See `ports.Store.remembered`."""
+        self._check()
+        return self.view(branch, step)
 
     def branch_view(self, branch: str) -> BranchView:
         """See `ports.Store.branch_view`."""

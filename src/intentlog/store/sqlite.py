@@ -58,6 +58,7 @@ class SqliteStore(SqliteReads):
     """
 
     death_is_certain = True
+    reads_wait = False
 
     def __init__(
         self,
@@ -284,10 +285,14 @@ class SqliteStore(SqliteReads):
         return LogPoisoned(f"a commit of {self._path} failed, its fate is unknown: {self._poison}")
 
     def view(self, branch: str, step: str, generation: int | None = None) -> View:
-        """See `ports.Store.view`. A step that its branch does not have needs no look into the tables."""
+        """See `ports.Store.view`."""
+        return self.remembered(branch, step) or super().view(branch, step, generation)
+
+    def remembered(self, branch: str, step: str) -> View | None:
+        """See `ports.Store.remembered`: of a step that its branch does not have."""
         known = self._tables.is_new(branch, step) if self._tables and self._poison is None else None
         if known is None:
-            return super().view(branch, step, generation)
+            return None
         self.check_process()
         return View(known, None, self._clock.now())
 

@@ -1,0 +1,210 @@
+"""The tables of a PostgreSQL log, and every statement that reads or writes them.
+
+`events` is the truth; `branches` and `operations` are folded from it in the same transaction, as in SQLite. Names and
+steps sort by their bytes (`COLLATE "C"`), so that every server, whatever its language, takes locks in one order and
+pages in one order.
+
+Places. `seq` comes from a sequence, taken under the branch's lock: rising within a branch, unique in the log, with gaps
+where records were refused or a transaction was rolled back. Between branches transactions commit in another order than
+that of their places, so that a reader of all branches who has seen place 7 could miss a 6 that commits later. None is
+missed: before it takes places, a transaction takes a shared advisory lock whose key is the newest place that was given
+out by then, so that all of its own are above it; it is released when the transaction has ended and can be seen. The
+*horizon* is the least of these keys, or the newest place where nobody holds one. What is at or below it is decided. A
+reader (`history` of all branches, `newest_seq`) goes no further in that moment. It reads, in this order and each by a
+statement of its own: the newest place; the keys; the records. Nobody waits for anybody, and transactions of other
+programs on the server, however old, hold nothing up.
+
+(Not chosen: a column with the transaction's id and the snapshot's `xmin` as horizon. Ids are given out in another order
+than places, and `xmin` stands still for any long transaction of any database of the server.)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from intentlog.store import pages, whole
+from intentlog.store.pages import EVENT_COLUMNS
+
+# Each is one step forward; a log of format n has had the first n of them. Never changed, only added to.
+MIGRATIONS = (
+    """
+CREATE TABLE {s}.meta (key text COLLATE "C" PRIMARY KEY, value bytea NOT NULL);
+CREATE SEQUENCE {s}.places AS bigint MINVALUE 0 START 0;
+SELECT setval('{s}.places', 0, true);  -- so that the newest place is always its last value: 0 while there is none
+CREATE TABLE {s}.events (
+    seq bigint PRIMARY KEY,
+    branch text COLLATE "C" NOT NULL,
+    previous_seq bigint NOT NULL,
+    wall_ns bigint NOT NULL,
+    boot_id bytea,
+    boot_ns bigint,
+    record bytea NOT NULL,
+    payload bytea,
+    chain bytea NOT NULL
+);
+-- holder: the store whose attempt it is, so that one statement finds its lease. Half of each page is left free: a row
+-- that is rewritten three times for each effect then stays in its page, and no index is touched.
+CREATE TABLE {s}.branches (
+    branch text COLLATE "C" PRIMARY KEY,
+    unfinished boolean NOT NULL,
+    holder text COLLATE "C" NOT NULL,
+    state bytea NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX unfinished_branches ON {s}.branches (branch) WHERE unfinished;
+CREATE TABLE {s}.operations (
+    branch text COLLATE "C" NOT NULL,
+    step text COLLATE "C" NOT NULL,
+    generation bigint NOT NULL,
+    is_listed boolean NOT NULL,
+    state bytea NOT NULL,
+    PRIMARY KEY (branch, step, generation)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX listed_operations ON {s}.operations (branch, step, generation) WHERE is_listed;
+CREATE TABLE {s}.owners (owner text COLLATE "C" PRIMARY KEY, lease_until timestamptz NOT NULL);
+""",
+)
+FORMAT = len(MIGRATIONS)
+COLUMNS = {
+    "meta": "key value",
+    "events": EVENT_COLUMNS.replace(",", ""),
+    "branches": "branch unfinished holder state",
+    "operations": "branch step generation is_listed state",
+    "owners": "owner lease_until",
+}
+INDEXES = ("unfinished_branches", "listed_operations")
+
+NOW_NS = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000"  # the clock has microseconds
+NO_STEP = ("", -1)
+NO_OPERATION = ("", *NO_STEP)
+_SIZE = "octet_length(e.record) + coalesce(octet_length(e.payload), 0)"
+_E = ", ".join(f"e.{column}" for column in EVENT_COLUMNS.split(", "))
+_WALK = f"""
+WITH RECURSIVE walk AS (
+    (SELECT {_E}, ({_SIZE})::bigint AS bytes FROM {{s}}.events e WHERE e.seq = $1 AND e.seq > $2)
+    UNION ALL
+    SELECT {_E}, walk.bytes + {_SIZE} FROM walk JOIN {{s}}.events e ON e.seq = walk.previous_seq
+    WHERE walk.previous_seq < walk.seq AND walk.previous_seq > $2 AND walk.bytes < $4
+), page AS (SELECT * FROM walk LIMIT $3)
+"""  # noqa: S608 - a constant
+_LEASED = "lease_until > clock_timestamp()"
+_OPERATIONS_AFTER = "(branch, step, generation) > ($1, $2, $3) ORDER BY branch, step, generation LIMIT $4"
+_STEPS_AFTER = "branch = $1 AND (step, generation) > ($2, $3) ORDER BY step, generation LIMIT $4"
+_OF_STEP = "WHERE branch = $1 AND step = $2"
+
+
+class Texts(NamedTuple):
+    """Every statement, for one schema. `$n` are its values, in order."""
+
+    # --- what a writer sends -----------------------------------------------------------------------------------------
+    limits: str = """SELECT set_config('lock_timeout', $1, true),
+        set_config('idle_in_transaction_session_timeout', $2, true), set_config('search_path', 'pg_catalog', true),
+        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"""
+    new_branches: str = """INSERT INTO {s}.branches (branch, unfinished, holder, state)
+        SELECT n, false, '', ''::bytea FROM unnest($1::text[]) WITH ORDINALITY AS u (n, place) ORDER BY place
+        ON CONFLICT (branch) DO NOTHING"""
+    lock_branches: str = """SELECT branch, state FROM {s}.branches WHERE branch = ANY ($1::text[])
+        ORDER BY branch FOR UPDATE"""
+    mark: str = """SELECT pg_advisory_xact_lock_shared($1::int, (last_value & 2147483647)::int) FROM {s}.places"""
+    standing: str = f"""SELECT {NOW_NS}, pg_current_xact_id()::text,
+        ARRAY (SELECT nextval('{{s}}.places') FROM generate_series(1, $1)),
+        current_setting('fsync'), current_setting('synchronous_commit'),
+        ARRAY (SELECT value FROM {{s}}.meta WHERE key IN ('format', 'salt') ORDER BY key)"""
+    operations: str = """SELECT o.branch, o.step, o.generation, o.state
+        FROM unnest($1::text[], $2::text[], $3::bigint[]) AS u (branch, step, generation)
+        JOIN {s}.operations o ON o.branch = u.branch AND o.step = u.step AND o.generation = u.generation"""
+    steps: str = """SELECT u.n, ARRAY (SELECT DISTINCT step FROM {s}.operations WHERE branch = u.n LIMIT $2)
+        FROM unnest($1::text[]) AS u (n)"""
+    put_events: str = f"""INSERT INTO {{s}}.events ({EVENT_COLUMNS}) SELECT * FROM unnest($1::bigint[], $2::text[],
+        $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[])"""  # noqa: S608
+    put_branches: str = """UPDATE {s}.branches b SET unfinished = u.unfinished, holder = u.holder, state = u.state
+        FROM unnest($1::text[], $2::bool[], $3::text[], $4::bytea[]) AS u (branch, unfinished, holder, state)
+        WHERE b.branch = u.branch"""
+    put_operations: str = """INSERT INTO {s}.operations (branch, step, generation, is_listed, state)
+        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bool[], $5::bytea[])
+        ON CONFLICT (branch, step, generation) DO UPDATE SET is_listed = excluded.is_listed, state = excluded.state"""
+    drop_empty: str = "DELETE FROM {s}.branches WHERE branch = ANY ($1::text[]) AND state = ''::bytea"
+
+    # --- leases ------------------------------------------------------------------------------------------------------
+    renew: str = f"""WITH before AS (SELECT {_LEASED} AS held FROM {{s}}.owners WHERE owner = $1), put AS (
+        INSERT INTO {{s}}.owners VALUES ($1, clock_timestamp() + $2 * interval '1 microsecond')
+        ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until)
+        SELECT {NOW_NS}, (SELECT held FROM before)"""  # noqa: S608 - a constant
+    let_go: str = "DELETE FROM {s}.owners WHERE owner = $1"
+    sweep: str = "DELETE FROM {s}.owners WHERE lease_until < clock_timestamp() - interval '7 days'"
+
+    # --- what became of a commit -------------------------------------------------------------------------------------
+    xact_status: str = "SELECT pg_xact_status($1::text::xid8)"
+    landed: str = """SELECT count(*) FROM {s}.events e
+        JOIN unnest($1::bigint[], $2::bytea[]) AS u (seq, chain) ON e.seq = u.seq AND e.chain = u.chain"""
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+    salt: str = "SELECT value FROM {s}.meta WHERE key = 'salt'"
+    view: str = f"""SELECT {NOW_NS}, (SELECT state FROM {{s}}.branches WHERE branch = $1),
+        (SELECT state FROM {{s}}.operations {_OF_STEP} AND generation = $3)"""  # noqa: S608 - a constant
+    view_newest: str = f"""SELECT {NOW_NS}, (SELECT state FROM {{s}}.branches WHERE branch = $1),
+        (SELECT state FROM {{s}}.operations {_OF_STEP} ORDER BY generation DESC LIMIT 1)"""  # noqa: S608 - a constant
+    branch_view: str = f"""SELECT {NOW_NS}, b.state, coalesce({_LEASED}, false), o.state
+        FROM (SELECT $1::text AS branch) AS asked LEFT JOIN {{s}}.branches b ON b.branch = asked.branch
+        LEFT JOIN {{s}}.owners w ON w.owner = b.holder
+        LEFT JOIN {{s}}.operations o ON o.branch = b.branch AND o.is_listed ORDER BY o.step, o.generation"""  # noqa: S608
+    payload: str = "SELECT payload FROM {s}.events WHERE seq = $1"
+    branch: str = "SELECT state FROM {s}.branches WHERE branch = $1"
+    event: str = f"SELECT {EVENT_COLUMNS} FROM {{s}}.events WHERE seq = $1"  # noqa: S608 - a constant
+    walk_back: str = f"{_WALK} SELECT {EVENT_COLUMNS} FROM page ORDER BY seq DESC"  # noqa: S608 - a constant
+    page_back: str = f"{_WALK} SELECT min(seq), (array_agg(previous_seq ORDER BY seq))[1], count(*) FROM page"  # noqa: S608
+    events_after: str = f"""SELECT {EVENT_COLUMNS} FROM {{s}}.events WHERE seq > $1 AND seq <= $3
+        ORDER BY seq LIMIT $2"""  # noqa: S608 - a constant
+    newest_place: str = "SELECT last_value FROM {s}.places"
+    marks: str = """SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid = '{s}.places'::regclass AND objsubid = 2"""
+    newest_seq: str = "SELECT coalesce(max(seq), 0) FROM {s}.events WHERE seq <= $1"
+    count_of: str = "SELECT count(*) FROM {s}.events WHERE seq > $1 AND seq <= $2"
+    branches: str = "SELECT branch, state FROM {s}.branches WHERE branch > $1 ORDER BY branch LIMIT $2"
+    unfinished: str = "SELECT branch, state FROM {s}.branches WHERE unfinished AND branch > $1 ORDER BY branch LIMIT $2"
+    branch_rows: str = "SELECT branch, unfinished, state FROM {s}.branches WHERE branch > $1 ORDER BY branch LIMIT $2"
+    operation: str = f"SELECT state FROM {{s}}.operations {_OF_STEP} AND generation = $3"  # noqa: S608 - a constant
+    operation_rows: str = f"SELECT step, generation, is_listed, state FROM {{s}}.operations WHERE {_STEPS_AFTER}"  # noqa: S608
+    all_operations: str = f"SELECT branch, step, generation, state FROM {{s}}.operations WHERE {_OPERATIONS_AFTER}"  # noqa: S608
+    operations_of: str = f"SELECT step, generation, state FROM {{s}}.operations WHERE {_STEPS_AFTER}"  # noqa: S608
+    all_listed: str = f"""SELECT branch, step, generation, state FROM {{s}}.operations
+        WHERE is_listed AND {_OPERATIONS_AFTER}"""  # noqa: S608 - a constant
+    listed_of: str = f"""SELECT step, generation, state FROM {{s}}.operations
+        WHERE is_listed AND {_STEPS_AFTER}"""  # noqa: S608 - a constant
+
+    # --- what is wrong with the tables -------------------------------------------------------------------------------
+    columns: str = """SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum) FROM pg_class c
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        WHERE c.relnamespace = '{s}'::regnamespace AND c.relkind = 'r' GROUP BY c.relname"""
+    indexes: str = """SELECT c.relname FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
+        WHERE c.relnamespace = '{s}'::regnamespace AND i.indisvalid AND i.indpred IS NOT NULL"""
+
+    @property
+    def walk(self) -> pages.Walk:
+        """How a branch's records are read back."""
+        return pages.Walk(self.event, self.walk_back, self.page_back, newest_back=self.walk_back)
+
+    @property
+    def whole(self) -> whole.Statements:
+        """How a branch is read whole."""
+        return whole.Statements(self.walk, self.branch_rows, self.operation, self.operation_rows, NO_STEP)
+
+
+# What belongs to nothing: (a query that finds it, the first thousand at most; how it is told).
+STRAYS = (
+    (
+        """SELECT seq, branch FROM {s}.events e
+        WHERE NOT EXISTS (SELECT FROM {s}.branches b WHERE b.branch = e.branch) LIMIT 1000""",
+        "record {} belongs to branch {!r}, which has no row",
+    ),
+    (
+        """SELECT step, branch FROM {s}.operations o
+        WHERE NOT EXISTS (SELECT FROM {s}.branches b WHERE b.branch = o.branch) LIMIT 1000""",
+        "operation {!r} belongs to branch {!r}, which has no row",
+    ),
+)
+
+
+def texts_of(schema: str) -> Texts:
+    """The statements for one schema, whose name needs no quoting inside quotes."""
+    return Texts(*[text.format(s=f'"{schema}"') for text in Texts()])
