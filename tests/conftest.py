@@ -11,6 +11,8 @@ from weakref import WeakValueDictionary
 
 import pytest
 from group_bench import AnyGated, GatedMemory, GatedSqlite
+from postgres_proxy import Proxy
+from postgres_servers import Server
 
 from intentlog.log import declare
 
@@ -47,3 +49,32 @@ def store(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[AnyGat
     made = GatedMemory() if request.param == "memory" else GatedSqlite(quick_folder / "log.db")
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server that the tests of one process share: to be used, not to be stopped or changed."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> Iterator[str]:
+    """The address of an empty database."""
+    name = postgres.fresh_database()
+    yield postgres.url(database=name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Server]:
+    """A PostgreSQL server of the test's own: to be stopped, killed, changed."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_proxy(postgres: Server) -> Iterator[Proxy]:
+    """A proxy that leads to the shared server."""
+    with Proxy(postgres) as proxy:
+        yield proxy

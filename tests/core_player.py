@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from intentlog.core import codec
 from intentlog.core import records as r
@@ -147,7 +148,7 @@ class Player:
             death_is_certain=True,
             implied_value=None,
         )
-        return plan._replace(**fields)
+        return replace(plan, **fields)
 
     # --- the driver ------------------------------------------------------------------------------------------------
 

@@ -202,5 +202,5 @@ def unsealed(payload: bytes) -> bytes:
 )
 def test_a_drift_says_what_differs(recorded: bytes | None, plan: dict[str, Any], message: str) -> None:
     """I6: the tool, or the arguments by name, opened first where they are sealed; their values are never shown."""
-    error = answers.drift(PLAN._replace(**plan), DONE, recorded)
+    error = answers.drift(replace(PLAN, **plan), DONE, recorded)
     assert (error.message, error.effect_ran, error.intent_id) == (message, "yes", "order-1#1/charge")

@@ -90,10 +90,10 @@ class FetchError(NamedTuple):
     seq: int
 
 
-class Append(Struct, frozen=True, gc=False):
+class Append(Struct, gc=False):
     """Append one record, in a commit of its own. Reply: `Appended` or `Refused`; `Deferred` if EVENTUAL.
 
-    `body` is the record's encoding, where that was made before, outside the lock that the commit is made under.
+    `body` is the record's encoding, once it was made: by who appends, outside the lock that the commit is made under.
     """
 
     branch: str
@@ -241,7 +241,7 @@ class ErrorKind(Word):
     AMBIGUOUS = "AMBIGUOUS"  # nothing: the default
 
 
-class Plan(NamedTuple):
+class Plan(Struct, frozen=True):
     """One guarded call, bound, encoded and named before anything is written.
 
     Attributes:

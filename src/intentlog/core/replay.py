@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from intentlog.core import answers
 from intentlog.core.actions import Fetch, FetchError, Outcome, Plan, Script
 from intentlog.core.codec import NotRecordable, StaysSealed
@@ -46,7 +48,7 @@ def with_digest_of(plan: Plan, operation: Operation | None) -> Plan:
     """The plan, with the digest in the version in which the operation was recorded: a log may get a codec later."""
     recorded = operation is not None and bool(operation.intents)  # a renewed one takes over its digest, not its calls
     older = operation is not None and recorded and plan.unkeyed_digest and operation.digest.startswith("1:")
-    return plan._replace(digest=plan.unkeyed_digest) if older else plan
+    return replace(plan, digest=plan.unkeyed_digest) if older else plan
 
 
 def check_same_call(plan: Plan, operation: Operation | None) -> Script[None]:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
-from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
@@ -33,6 +32,7 @@ from intentlog.log.values import (
 )
 from intentlog.ports import Counters
 from intentlog.run.aio import AioDriver, until_done
+from intentlog.run.turns import Turns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -202,7 +202,7 @@ class AsyncAttempt:
         self._branch = branch
         self._wait_s = nanoseconds(wait) / 1e9 if wait is not None else 0.0
         self._opened: AttemptState | None = None
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns: Turns | None = None
         self.classifications: list[Classification] = []
 
     @property
@@ -230,16 +230,19 @@ class AsyncAttempt:
     async def _perform(
         self, tool: AnyTool, step: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Outcome[Any]:
-        engine, driver = self._engine, self._driver
-        driver.check()
-        prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=True)
-        lock = self._locks.setdefault(prepared.step, asyncio.Lock())
-        try:
-            await lock.acquire()
-        except BaseException:
-            prepared.withdraw()
-            raise
-        return await driver.run(prepared.script, prepared.hands, lock.release)
+        driver = self._driver
+        loop = driver.check()
+        prepared = self._engine.prepare(self._state, tool, step, args, kwargs, is_async=True)
+        if self._turns is None or self._turns.loop is not loop:
+            self._turns = Turns(loop)
+        turns, step = self._turns, prepared.step
+        if not turns.takes(step):
+            try:
+                await turns.wait(step)
+            except BaseException:
+                prepared.withdraw()
+                raise
+        return await driver.run(prepared.script, prepared.hands, lambda: turns.give(step))
 
     @property
     def _state(self) -> AttemptState:

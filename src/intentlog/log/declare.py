@@ -102,7 +102,7 @@ class AnyTool:
         step: the template of its steps, or None.
         retry: how often a call is repeated, or None.
         durability: of a READ's record.
-        time_limit: how long a call may take.
+        time_limit: how long a call may take; `time_limit_s` in seconds.
         is_async: whether it is an `async def`.
         signature: its arguments and result.
         prober: its probe, or None.
@@ -121,6 +121,7 @@ class AnyTool:
         self.retry = options.retry
         self.durability = options.durability
         self.time_limit = options.time_limit
+        self.time_limit_s = options.time_limit.total_seconds()
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, scope)
         self.prober: Prober | None = None

@@ -12,8 +12,9 @@ from functools import partial
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,6 +52,7 @@ from intentlog.store.sqlite import SqliteStore
 if TYPE_CHECKING:
     from intentlog.store.postgres import PostgresStore
 
+SCRIPTS_MIN = 32
 IDLE_POLL_S = 0.01  # how often a log that is being closed looks whether its calls have ended
 
 
@@ -77,16 +79,23 @@ class AttemptState:
         self.left = False
         self.visited: set[str] = set()
         self.secrets: frozenset[str] = frozenset()
-        self._scripts: WeakValueDictionary[int, Script[Any]] = WeakValueDictionary()
+        self._scripts: list[ref[Script[Any]]] = []
+        self._scripts_max = SCRIPTS_MIN  # so many, then those that are gone are left out
+        self._scripts_lock = RLock()
 
     def watch(self, script: Script[Any]) -> None:
         """Count a call of it as running for as long as its script has begun and not ended."""
-        self._scripts[id(script)] = script
+        with self._scripts_lock:
+            self._scripts.append(ref(script))
+            if len(self._scripts) > self._scripts_max:
+                self._scripts = [one for one in self._scripts if one() is not None]
+                self._scripts_max = SCRIPTS_MIN + 2 * len(self._scripts)
 
     @property
     def is_calling(self) -> bool:
         """Whether a call of it still runs. Asked of the scripts themselves: a count could be left wrong by a signal."""
-        scripts = (ref() for ref in self._scripts.valuerefs())  # a list of its own: other threads add meanwhile
+        with self._scripts_lock:
+            scripts = [one() for one in self._scripts]
         return any(one is not None and getgeneratorstate(one) in (GEN_RUNNING, GEN_SUSPENDED) for one in scripts)
 
     @property

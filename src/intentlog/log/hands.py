@@ -35,6 +35,7 @@ class ToolHands:
         self._payloads = payloads
         self._called = False
         self.is_async = handle.is_async
+        self.time_limit_s = handle.time_limit_s
 
     def call(self, action: actions.Call, box: Made) -> None:
         """See `run.hands.Hands.call`."""
@@ -51,9 +52,8 @@ class ToolHands:
         """See `run.hands.Hands.call_async`."""
         token = running.set((*running.get(), action.intent_id))
         try:
-            async with _timeout(self._tool.time_limit.total_seconds()):
-                args, kwargs = self._arguments(action)
-                return await VAULT.call(self._tool, action, *args, **kwargs)
+            args, kwargs = self._arguments(action)
+            return await VAULT.call(self._tool, action, *args, **kwargs)
         finally:
             running.reset(token)
 
@@ -76,7 +76,7 @@ class ToolHands:
     async def _probe_async(self, action: actions.Probe, asked: Callable[[], Any]) -> Found:
         token = running.set((*running.get(), action.intent_id))
         try:
-            async with _timeout(self._tool.time_limit.total_seconds()):
+            async with _timeout(self._tool.time_limit_s):
                 answer = await asked()
         except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
@@ -108,7 +108,7 @@ class ToolHands:
         return self._bound.secrets if self._bound else frozenset()
 
     def _call_of(self, intent: IntentId, request_id: str, dispatch_no: int) -> Call:
-        deadline = time.monotonic() + self._tool.time_limit.total_seconds()
+        deadline = time.monotonic() + self._tool.time_limit_s
         return Call(request_id, intent, dispatch_no, deadline)
 
     def _arguments(self, action: actions.Call) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -171,6 +171,7 @@ class RecoveryHands:
     """Reaches the probes of the tools that this program has, and calls none of them."""
 
     is_async = False
+    time_limit_s = 0.0
 
     def __init__(self, tool_of: Callable[[str], AnyTool | None], payloads_of: Callable[[str], Payloads]) -> None:
         self._tool_of = tool_of

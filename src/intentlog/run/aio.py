@@ -43,6 +43,7 @@ from intentlog.ports import Clock
 from intentlog.run.batches import Batches
 from intentlog.run.duty import Duty, StoreAction
 from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, its_own, made, probed
+from intentlog.run.limits import Limits
 
 NO_HANDS = NoHands()
 logger = logging.getLogger("intentlog")
@@ -71,6 +72,7 @@ class AioDriver:
         self._lookers = ThreadPoolExecutor(max_workers=READ_THREADS, thread_name_prefix="intentlog-look")
         self._callers = ThreadPoolExecutor(max_workers=threads_max, thread_name_prefix="intentlog-call")
         self._loop = asyncio.get_running_loop()
+        self._limits = Limits(self._loop)
         self._reads = 0
         self._tails: set[asyncio.Task[None]] = set()
         self._active = 0  # scripts being driven for a caller
@@ -128,8 +130,8 @@ class AioDriver:
         future = asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
         return await _to_its_end(future)
 
-    def check(self) -> None:
-        """Refuse what would wait for ever: a closed log, a forked child without its threads, a second loop."""
+    def check(self) -> asyncio.AbstractEventLoop:
+        """The running loop. Refuse what would wait for ever: a closed log, a forked child, a second loop beside one."""
         self._duty.store.check_process()
         if self._closed:
             raise LogClosed("the log was closed")
@@ -138,11 +140,13 @@ class AioDriver:
             raise ToolMisdefined("an AsyncLog is for the tasks of one event loop", remedy="open it in that loop.")
         if loop is not self._loop:  # the tasks of the one before are gone, and whatever they waited for
             self._loop = loop
+            self._limits = Limits(loop)
             self._batches.begin_anew()
             self._active = 0
             self._tails.clear()
             self._idle = asyncio.Event()
             self._idle.set()
+        return loop
 
     async def wait_for_calls(self) -> None:
         """Wait for running calls, and for those that run on after their callers were cancelled."""
@@ -237,29 +241,36 @@ class AioDriver:
     async def _flush(self, branch: str | None) -> None:
         """Write the EVENTUAL records of one branch, or of all. Raises what keeps them from being written."""
         members = self._duty.flushing(branch, self._batches.join)
+        cancelled: asyncio.CancelledError | None = None
         for member in members:
-            if member.landing is not None:
-                await member.landing
+            while not member.is_done:
+                try:
+                    await self._batches.landing(member)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        if cancelled is not None:
+            raise cancelled
         for member in members:
             member.result()
 
     async def _append(self, entry: Append) -> Appended | Refused | Deferred:
         cancelled: asyncio.CancelledError | None = None
-        try:
-            await self._batches.room()
-        except asyncio.CancelledError as error:
-            raise Interrupted(None, error) from None
+        if self._batches.is_full:
+            try:
+                await self._batches.room()
+            except asyncio.CancelledError as error:
+                raise Interrupted(None, error) from None
         if self._duty.meets(entry):
             await self._flush(entry.branch)
         member = self._duty.admit(entry, self._batches.join)
         if member is None:
             return Deferred()
-        if member.landing is not None:
-            self._reads = 0  # others have their turn now; who reads before each append must not fall behind its batch
+        self._reads = 0  # others have their turn now; who reads before each append must not fall behind its batch
+        while not member.is_done:
             try:
-                await member.landing
+                await self._batches.landing(member)
             except asyncio.CancelledError as error:
-                cancelled = error
+                cancelled = error  # the record's fate comes first
         reply = self._duty.reply(entry, member)
         if cancelled is not None:
             raise Interrupted([reply] if isinstance(reply, Appended | Refused) else None, cancelled) from None
@@ -271,11 +282,13 @@ class AioDriver:
         hindered = hindrance(action, self._clock, self._duty.store)
         if hindered:
             return hindered
+        limit = self._limits.begin(hands.time_limit_s)
         try:
             value = await hands.call_async(action)
         except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
-            reply: Returned | Raised = Raised(its_own(error))
+            reply: Returned | Raised = Raised(its_own(limit.told(error)))
         else:
+            limit.over()
             reply = Returned(value)
         failpoints.reached(failpoints.AFTER_CALL)
         return reply

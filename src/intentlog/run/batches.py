@@ -11,7 +11,6 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 from intentlog.run.duty import Duty
 from intentlog.run.group import Member, size_of, take
@@ -21,15 +20,6 @@ QUEUE_MAX = 16_384  # records that wait for a commit; who comes then waits for r
 INLINE_RECORDS_MAX = 2
 INLINE_COMMIT_S = 0.000_4  # a wake-up of the writer and one of the loop cost a quarter of it
 TAKEN_FOR_SLOW_S = 0.002  # what a slower commit counts for: one burst must not keep the loop from trying again
-
-
-class _Landing(asyncio.Future[None]):
-    """Done when a commit is. Who waits for it and is cancelled is so afterwards: the record's fate comes first."""
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Not now; the task remembers that it was asked to."""
-        del msg
-        return False
 
 
 class Batches:
@@ -55,19 +45,29 @@ class Batches:
         """Let the writer's thread go."""
         self._writer.shutdown(wait=False)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether who comes has to wait for room."""
+        return len(self._queue) >= QUEUE_MAX
+
     async def room(self) -> None:
         """Wait until the queue has room."""
-        while len(self._queue) >= QUEUE_MAX:
+        while self.is_full:
             self._room.clear()
             await self._room.wait()
 
     def join(self, member: Member) -> None:
-        """Let a member into the next batch. Its `landing` is done when it is committed."""
-        member.landing = _Landing(loop=self._loop)
+        """Let a member into the next batch."""
         self._queue.append(member)
         if not self._is_committing:
             self._is_committing = True
             self._loop.call_soon(self._launch, self._loop)
+
+    def landing(self, member: Member) -> asyncio.Future[None]:
+        """Done when a member that has joined is committed; if it is cancelled with who waits for it, to be had anew."""
+        if member.landing is None or member.landing.done():
+            member.landing = self._loop.create_future()
+        return member.landing
 
     def _launch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Commit what waits: here, if that is quick, else on the writer's thread."""

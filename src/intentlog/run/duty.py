@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from msgspec.structs import replace
-
 from intentlog import failpoints
 from intentlog.core import codec
 from intentlog.core import records as r
@@ -121,7 +119,11 @@ class Duty:
         """
         self.store.check_process()
         self._check_usable()
-        entry = replace(entry, body=codec.encode_record(entry.record))  # here, where nobody waits for it
+        entry.body = codec.encode_record(entry.record)  # here, where nobody waits for it
+        if entry.durability is Durability.IMMEDIATE and not self._waiting:
+            member = Member(entry.branch, [entry])  # what waits from now on came later
+            join(member)
+            return member
         with self._lock:
             self._check_usable()  # once more: nothing more is taken by a log that is being closed
             if entry.durability is Durability.EVENTUAL:
@@ -219,6 +221,8 @@ class Duty:
 
     def meets(self, entry: Append) -> bool:
         """Whether what waits for its branch speaks for the same effect: then that is flushed first (I7)."""
+        if not (self._waiting or self._sending):
+            return False
         return isinstance(entry.record, r.OfIntent) and self.waits(entry.branch, entry.record.step)
 
     def _with_waiting(self, branch: str, *entries: Append) -> Member:

@@ -44,12 +44,17 @@ class Hands(Protocol):
         """Whether `call` answers a coroutine."""
         ...
 
+    @property
+    def time_limit_s(self) -> float:
+        """How long `call_async` may take, in seconds: then its driver cancels it."""
+        ...
+
     def call(self, action: Call, box: Made) -> None:
         """Call a plain tool; `box` is told at once that it has begun, and what it returned. Raises what it raises."""
         ...
 
     def call_async(self, action: Call) -> Coroutine[Any, Any, Any]:
-        """The coroutine of an async tool's call. Raises what the tool raises."""
+        """The coroutine of an async tool's call; its driver keeps the time limit. Raises what the tool raises."""
         ...
 
     def probe(self, action: Probe, recorded: bytes | None) -> Any:
@@ -66,6 +71,7 @@ class NoHands:
     """For scripts that call nothing."""
 
     is_async = False
+    time_limit_s = 0.0
 
     def call(self, action: Call, box: Made) -> None:
         """Refuse: no script of this kind calls."""

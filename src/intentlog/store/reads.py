@@ -31,6 +31,7 @@ class SqliteReads(ABC):
     _clock: Clock
     _lock: RLock
     _pid: int
+    is_inherited: bool  # this is a forked child of the process that opened it
     _poison: str | None
     _connection: Connection | None
     _reads: Connection | None
@@ -46,7 +47,7 @@ class SqliteReads(ABC):
 
     def check_process(self) -> None:
         """See `ports.Store.check_process`."""
-        if os.getpid() != self._pid:
+        if self.is_inherited:  # told at the fork: to ask the kernel each time is a system call
             raise WrongProcess(f"{self._path} was opened in process {self._pid}, this is its child {os.getpid()}")
 
     def _turn(self) -> RLock:

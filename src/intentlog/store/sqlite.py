@@ -38,8 +38,10 @@ _open_in_parent: set[opening.Identity] = set()
 
 def _after_fork_in_child() -> None:
     """SQLite keeps one note for each file and process of the locks it holds. A child has the note, not the locks."""
-    found = [store.mapped for store in list(_stores)]
-    _open_in_parent.update(one for one in found if one is not None)
+    for store in list(_stores):
+        store.is_inherited = True
+        if store.mapped is not None:
+            _open_in_parent.add(store.mapped)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -79,6 +81,7 @@ class SqliteStore(SqliteReads):
         self._dead: set[str] = set()
         self._vfs = vfs
         self._pid = os.getpid()
+        self.is_inherited = False
         self._poison: str | None = None
         self._commits = self._syncs = self._upkeep_commits = 0
         self._frames = 0
