@@ -51,12 +51,14 @@ class Log:
         """Open the log at `path`, making it if it is not there.
 
         Args:
-            path: a file on a local disk. Beside it stand its WAL (`-wal`, `-shm`) and a folder for locks (`.d`).
+            path: a file on a local disk. Beside it stand its WAL (`-wal`, `-shm`) and a folder for locks (`.d`). Or a
+                URL, `postgresql://...`, for workers on many machines (docs/postgresql.md).
             settings: sizes and times; see `Settings`.
             read_only: read without a writer's rights; nothing is made.
 
         Raises:
-            LogUnavailable: no such folder, no rights, no room, a network file system, held by another process.
+            LogUnavailable: no such folder, no rights, no room, a network file system, held by another process; a
+                server that cannot be reached, or that acknowledges what it can lose.
             LogDamaged, FormatTooNew: it is not a log, or a newer one.
             LogInUse: this process has it open already.
         """
