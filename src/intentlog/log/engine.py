@@ -47,7 +47,6 @@ from intentlog.observe import LoggingObserver
 from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
-from intentlog.store.postgres_address import is_url
 from intentlog.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -344,7 +343,7 @@ def postgres_store(url: str) -> Callable[..., PostgresStore]:
     Raises:
         LogUnavailable: the URL is of another kind, or the client is not installed.
     """
-    if not is_url(url):
+    if not url.startswith(("postgresql://", "postgres://")):
         raise LogUnavailable(
             f"{url.partition('://')[0]}://...: a log is kept in a file or in PostgreSQL",
             remedy="name a file, or a URL postgresql://...",
