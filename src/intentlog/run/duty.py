@@ -52,6 +52,7 @@ class Duty:
         self._sending: dict[str, list[Member]] = {}  # those that carry what waited, until it is written
         self._lock = Lock()
         self._group = GroupCommit(self.commit, self.upkeep)
+        self._is_writer = bool(store.owner)
         self._closed = False
 
     def do(self, action: StoreAction) -> Any:
@@ -102,10 +103,11 @@ class Duty:
         return reply
 
     def _check_usable(self) -> None:
-        if not self.store.owner:  # what waits could never be written
+        if self._is_writer and not self._closed:
+            return
+        if not self._is_writer:  # what waits could never be written
             raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
-        if self._closed:
-            raise LogClosed(f"{self.store.name} is closed, or being closed")
+        raise LogClosed(f"{self.store.name} is closed, or being closed")
 
     def admit(self, entry: Append, join: Callable[[Member], None]) -> Member | None:
         """What shall be committed for an entry; None: it is EVENTUAL and waits.
@@ -139,7 +141,7 @@ class Duty:
 
     def reply(self, entry: Append, member: Member) -> Appended | Refused | Deferred:
         """What an entry's member came to, for who appended it. Raises what kept it from being written."""
-        reply = member.result()[-1]
+        reply = (member.replies if member.error is None and member.replies else member.result())[-1]
         if entry.durability is Durability.EVENTUAL:
             return Deferred()
         if isinstance(reply, Appended) and isinstance(entry.record, r.Committed):
