@@ -7,7 +7,6 @@ The engine holds the store and the settings, prepares scripts, and answers reads
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
@@ -16,32 +15,29 @@ from threading import RLock
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from intentlog import failpoints
-from intentlog.core import codec, lifecycle, restart
-from intentlog.core.actions import IntentId, Outcome, Plan, Script
+from intentlog.core import codec, restart
+from intentlog.core.actions import IntentId, Plan, Script
 from intentlog.core.effects import Declaration, EffectKind, nanoseconds
 from intentlog.core.records import End
 from intentlog.core.state import Operation
 from intentlog.errors import (
-    ArgumentDrift,
     ArgumentsNotRecordable,
     Fenced,
     InDoubt,
     LogUnavailable,
-    OutcomeUnavailable,
-    Rejected,
     StepRequired,
     ToolMisdefined,
 )
 from intentlog.log.deciding import Deciding
 from intentlog.log.declare import AnyTool
-from intentlog.log.hands import RecoveryHands, ToolHands, running
+from intentlog.log.hands import RecoveryHands, running
+from intentlog.log.prepared import Prepared
 from intentlog.log.sealing import Payloads
 from intentlog.log.secrecy import describe
-from intentlog.log.steps import Steps, Unnamed
+from intentlog.log.steps import Steps
 from intentlog.log.toolbox import Toolbox
 from intentlog.log.values import Settings
 from intentlog.observe import LoggingObserver
@@ -67,6 +63,7 @@ class AttemptState:
         visited: the steps that it came by.
         secrets: what is to be masked in an error that its close keeps.
         payloads: writes and reads the payloads of its branch.
+        is_replaying: whether its next call is likely to be answered from the record.
         templates: of the plans of its tools, by their names, with the declaration that each was made for.
     """
 
@@ -74,6 +71,7 @@ class AttemptState:
         self.branch = branch
         self.owner = owner
         self.payloads = payloads
+        self.is_replaying = False
         self.templates: dict[str, tuple[Declaration, Plan]] = {}
         self.number = 0
         self.steps = Steps()
@@ -104,15 +102,6 @@ class AttemptState:
     def lives(self) -> bool:
         """Whether it holds its branch: it was not left, or a call of it still runs: closing ends no call."""
         return not self.left or self.is_calling
-
-
-class Prepared(Struct, frozen=True):
-    """A guarded call, ready to be driven. Its `withdraw` is for a call that is never driven."""
-
-    step: str
-    script: Script[Outcome[Any]]
-    hands: ToolHands
-    withdraw: Callable[[], None]
 
 
 class Engine(Deciding):
@@ -191,14 +180,7 @@ class Engine(Deciding):
             describe=partial(describe, secrets=bound.secrets) if bound.secrets else describe,
             unkeyed_digest=bound.digest if payloads.codec else "",
         )
-        script = _watched(lifecycle.perform(plan), attempt, usable, unnamed)
-        attempt.watch(script)
-        return Prepared(
-            step,
-            script,
-            ToolHands(usable, bound, payloads),
-            lambda: attempt.steps.end(usable, unnamed, decided=False, drifted=False),
-        )
+        return Prepared(attempt, usable, bound, step, unnamed, plan)
 
     def _template(self, attempt: AttemptState, handle: AnyTool) -> Plan:
         """What is alike in all plans of an attempt for one tool; made once."""
@@ -306,25 +288,6 @@ class Engine(Deciding):
 def _matters_again(operation: Operation) -> bool:
     """Whether it is done, and doing it again under another name would do something outside."""
     return operation.decided is not None and not operation.renewed and operation.declaration.kind is not EffectKind.READ
-
-
-def _watched(
-    script: Script[Outcome[Any]], attempt: AttemptState, handle: AnyTool, unnamed: Unnamed | None
-) -> Script[Outcome[Any]]:
-    """Say what became of the call's occurrence, when its script ends, however late."""
-    decided = drifted = False
-    try:
-        outcome = yield from script
-        decided = True
-    except (Rejected, OutcomeUnavailable):
-        decided = True
-        raise
-    except ArgumentDrift:
-        drifted = True
-        raise
-    finally:
-        attempt.steps.end(handle, unnamed, decided=decided, drifted=drifted)
-    return outcome
 
 
 def open_engine(path: str | Path, settings: object, *, read_only: bool, vfs: str | None = None) -> Engine:

@@ -128,6 +128,12 @@ class AioDriver:
         future = asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
         return await _to_its_end(future)
 
+    async def give_way(self) -> None:
+        """Count a read, and let others have their turn now and then: a task that only replays would let none."""
+        self._reads += 1
+        if self._reads % READS_IN_A_ROW == 0:
+            await asyncio.sleep(0)
+
     def check(self) -> asyncio.AbstractEventLoop:
         """The running loop. Refuse what would wait for ever: a closed log, a forked child, a second loop beside one."""
         self._duty.store.check_process()
@@ -232,7 +238,7 @@ class AioDriver:
     async def _store_action(self, action: StoreAction) -> Any:
         if isinstance(action, Load):
             if self._reads % READS_IN_A_ROW == 0:
-                await asyncio.sleep(0)  # a task that only replays would let no other have its turn
+                await asyncio.sleep(0)
             if self._duty.waits(action.branch, action.step):
                 await self._flush(action.branch)
         return self._duty.do(action)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+from msgspec.structs import replace
+
 from intentlog import failpoints
 from intentlog.core import codec
 from intentlog.core import records as r
@@ -26,9 +28,11 @@ from intentlog.core.actions import (
     Load,
     LoadBranch,
     Refused,
+    ResultT,
+    Script,
 )
 from intentlog.core.records import Durability
-from intentlog.errors import LogClosed, LogUnavailable
+from intentlog.errors import IntentLogError, LogClosed, LogUnavailable
 from intentlog.ports import Observer, Store
 from intentlog.run.group import GroupCommit, Member, commit_together
 from intentlog.run.signals import held_back
@@ -71,6 +75,24 @@ class Duty:
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
             case Append():
                 return self.append(action)
+
+    def read_through(self, script: Script[ResultT]) -> ResultT | None:
+        """Run a script that only reads what is there. None: it would wait, write or call, or it raised.
+
+        Nothing of it was done then: it is to be driven from its beginning.
+        """
+        try:
+            action = next(script)
+            while isinstance(action, Load | Fetch):
+                if isinstance(action, Load) and self.waits(action.branch, action.step):
+                    break
+                action = script.send(self.do(action))
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
+        except IntentLogError:
+            return None  # raised again by who drives it, with what belongs to it
+        script.close()
+        return None
 
     # --- appending ---------------------------------------------------------------------------------------------
 
@@ -121,7 +143,7 @@ class Duty:
         """
         self.store.check_process()
         self._check_usable()
-        entry.body = codec.encode_record(entry.record)  # here, where nobody waits for it
+        entry = replace(entry, body=codec.encode_record(entry.record))  # here, where nobody waits for it
         if entry.durability is Durability.IMMEDIATE and not self._waiting:
             member = Member(entry.branch, [entry])  # what waits from now on came later
             join(member)
