@@ -105,7 +105,7 @@ def test_many_at_once_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_stand_in_makes_the_same_commits(tmp_path: Path) -> None:
-    """It is a floor only if it does what it is held against: three commits an effect, shared by different ones alone."""
+    """It is a floor only if it does what it is held against: three commits an effect, shared by different ones."""
     alone = standin.lone(tmp_path, TINY)
     together = asyncio.run(standin.at_once(tmp_path, 3, TINY))
     assert (alone.effects, alone.commits_per_effect) == (6, 3.0)
