@@ -294,8 +294,11 @@ class Attempt:
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=False)
         try:
             driver.check_not_driving()
+            outcome = prepared.replayed(engine.duty)
+            if outcome is not None:
+                return outcome
             with self._lock_of(prepared.step):
-                return driver.run(prepared.script, prepared.hands)
+                return driver.run(prepared.script(), prepared.hands())
         finally:
             prepared.withdraw()  # a script that was never begun could not say that its call has ended
 
@@ -337,6 +340,7 @@ class Attempt:
         try:
             opened = self._driver.run(self._engine.opening(self._branch, state.owner))
             state.number = opened.attempt
+            state.is_replaying = opened.attempt > 1
             self.classifications = opened.classifications
             self._opened = state
         except BranchBusy:
