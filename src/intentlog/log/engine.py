@@ -7,6 +7,7 @@ The engine holds the store and the settings, prepares scripts, and answers reads
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from itertools import count
