@@ -14,17 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from bench import effects, growth, parts, small, standin, table
+from bench import effects, growth, parts, postgres, small, standin, table
 from bench.figures import draw
 from bench.floor import Floor, p50_us, p99_us
 from bench.measures import RawFloor, Run, machine
 from bench.peers import compare
-from bench.postgres import library_has_it
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 SCRATCH = HERE / ".scratch"
-PARTS = ("effects", "growth", "small", "peers")
+PARTS = ("effects", "postgresql", "growth", "small", "peers")
 FLOOR_SYNCS = 300
 
 
@@ -56,7 +55,15 @@ def _effects(run: Run, folder: Path) -> None:
         run.standin.append(one)
     if run.quick:
         run.absent["4096"] = "not in a quick run"
-    run.absent["postgresql"] = library_has_it() or "not measured: the bench has no scenario for it yet"
+
+
+def _postgres(run: Run, folder: Path) -> None:
+    try:
+        for one in postgres.the_log(folder, quick=run.quick):
+            _tell(f"{one.key}: {one.effects_per_s.mid:,.0f} effects/s")
+            run.effects.append(one)
+    except postgres.Absent as absent:
+        run.absent["postgresql"] = str(absent)
 
 
 def _growth(run: Run, folder: Path) -> None:
@@ -85,6 +92,7 @@ def _parts(run: Run, folder: Path) -> None:
 
 MEASURES: dict[str, Callable[[Run, Path], None]] = {
     "effects": _effects,
+    "postgresql": _postgres,
     "growth": _growth,
     "small": _small,
     "peers": _peers,

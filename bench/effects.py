@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bench.floor import SYNCS_PER_EFFECT, Floor, p50_us, p99_us
+from bench.floor import SYNCS_PER_EFFECT, Floor, Raw, p50_us, p99_us
 from bench.measures import Effects, spread
 from intentlog import UNSAFE, AsyncAttempt, AsyncLog, Attempt, Entry, Log, tool
 from intentlog.ports import Counters
@@ -117,7 +117,7 @@ def check_there(entries: Iterable[Entry], expected: int, where: str) -> None:
 # --- one at a time ---------------------------------------------------------------------------------------------------
 
 
-def alternating(effect: Callable[[], object], floor: Floor, times: int) -> Round:
+def alternating(effect: Callable[[], object], floor: Raw, times: int) -> Round:
     """So many times: one effect, then three raw syncs."""
     effects, threes = list[int](), list[int]()
     for _ in range(times):
@@ -130,8 +130,14 @@ def alternating(effect: Callable[[], object], floor: Floor, times: int) -> Round
 
 def lone_sync(folder: Path, amount: Amount) -> Effects:
     """One effect after the other on the main thread."""
+    with Floor(folder) as floor:
+        return lone("sync", folder / "lone.db", floor, amount)
+
+
+def lone(key: str, where: Path | str, floor: Raw, amount: Amount) -> Effects:
+    """The same in any log, held against any floor."""
     numbers = count()
-    with Floor(folder) as floor, Log.open(folder / "lone.db") as log, log.attempt("order-0") as attempt:
+    with Log.open(where) as log, log.attempt("order-0") as attempt:
 
         def effect() -> None:
             attempt.call(charge, str(next(numbers)), cents=CENTS)
@@ -140,8 +146,8 @@ def lone_sync(folder: Path, amount: Amount) -> Effects:
         before = log.counters
         taken = [alternating(effect, floor, amount.per_worker) for _ in within(amount)]
         after = log.counters
-        check_there(log.history("order-0"), next(numbers), "sync")
-    return of_rounds("sync", 1, taken, before, after)
+        check_there(log.history("order-0"), next(numbers), key)
+    return of_rounds(key, 1, taken, before, after)
 
 
 def attempt_each(folder: Path, amount: Amount) -> Effects:
@@ -215,7 +221,7 @@ def threads(folder: Path, at_once: int, amount: Amount) -> Effects:
 # --- an event loop ---------------------------------------------------------------------------------------------------
 
 
-async def _task_round(attempts: list[AsyncAttempt], per_worker: int, numbers: count[int], floor: Floor) -> Round:
+async def _task_round(attempts: list[AsyncAttempt], per_worker: int, numbers: count[int], floor: Raw) -> Round:
     took: list[list[int]] = [[] for _ in attempts]
 
     async def work(worker: int, orders: list[str]) -> None:
@@ -234,7 +240,7 @@ async def _task_round(attempts: list[AsyncAttempt], per_worker: int, numbers: co
     return Round([one for mine in took for one in mine], elapsed, syncs)
 
 
-async def _alternating_task(attempt: AsyncAttempt, per_round: int, numbers: count[int], floor: Floor) -> Round:
+async def _alternating_task(attempt: AsyncAttempt, per_round: int, numbers: count[int], floor: Raw) -> Round:
     effects, threes = list[int](), list[int]()
     for _ in range(per_round):
         order = str(next(numbers))
@@ -247,25 +253,30 @@ async def _alternating_task(attempt: AsyncAttempt, per_round: int, numbers: coun
 
 async def tasks(folder: Path, at_once: int, amount: Amount) -> Effects:
     """So many tasks of one event loop, each with a branch of its own."""
-    numbers: count[int] = count()
     with Floor(folder) as floor:
-        async with AsyncLog.open(folder / f"asyncio-{at_once}.db") as log, AsyncExitStack() as stack:
-            branches = [f"order-{worker}" for worker in range(at_once)]
-            attempts = await asyncio.gather(*(stack.enter_async_context(log.attempt(branch)) for branch in branches))
-            await _task_round(attempts[:WARM_WORKERS], 1, numbers, floor)
-            before, taken = log.counters, list[Round]()
-            for _ in within(amount):
-                one = (
-                    _alternating_task(attempts[0], amount.per_worker, numbers, floor)
-                    if at_once == 1
-                    else _task_round(attempts, amount.per_worker, numbers, floor)
-                )
-                taken.append(await one)
-            after = log.counters
-            for worker, branch in enumerate(branches):
-                made = (worker < WARM_WORKERS) + len(taken) * amount.per_worker
-                check_there(await log.history(branch), made, branch)
-    return of_rounds(f"asyncio-{at_once}", at_once, taken, before, after)
+        return await together(f"asyncio-{at_once}", folder / f"asyncio-{at_once}.db", floor, at_once, amount)
+
+
+async def together(key: str, where: Path | str, floor: Raw, at_once: int, amount: Amount) -> Effects:
+    """The same in any log, held against any floor."""
+    numbers: count[int] = count()
+    async with AsyncLog.open(where) as log, AsyncExitStack() as stack:
+        branches = [f"{key}-{worker}" for worker in range(at_once)]
+        attempts = await asyncio.gather(*(stack.enter_async_context(log.attempt(branch)) for branch in branches))
+        await _task_round(attempts[:WARM_WORKERS], 1, numbers, floor)
+        before, taken = log.counters, list[Round]()
+        for _ in within(amount):
+            one = (
+                _alternating_task(attempts[0], amount.per_worker, numbers, floor)
+                if at_once == 1
+                else _task_round(attempts, amount.per_worker, numbers, floor)
+            )
+            taken.append(await one)
+        after = log.counters
+        for worker, branch in enumerate(branches):
+            made = (worker < WARM_WORKERS) + len(taken) * amount.per_worker
+            check_there(await log.history(branch), made, branch)
+    return of_rounds(key, at_once, taken, before, after)
 
 
 def measure(folder: Path, *, quick: bool) -> Iterable[Effects]:

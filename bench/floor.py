@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 RECORD_BYTES = 1024
 FILE_BYTES = 4 * 1024 * 1024  # as much as the log grows its WAL to
 SYNCS_PER_EFFECT = 3
-_RECORD = b"\x5a" * RECORD_BYTES
+RECORD = b"\x5a" * RECORD_BYTES
 
 
 def _sync(descriptor: int) -> None:
@@ -26,6 +26,18 @@ def _sync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(descriptor)
+
+
+class Raw(Protocol):
+    """What an effect is held against: its three commits, and nothing else."""
+
+    def three(self) -> int:
+        """Three commits in a row, in nanoseconds."""
+        ...
+
+    def take(self, count: int) -> list[int]:
+        """So many commits, each in nanoseconds."""
+        ...
 
 
 class Floor:
@@ -47,7 +59,7 @@ class Floor:
         """Write and sync once; how long that took, in nanoseconds."""
         self._offset = (self._offset + RECORD_BYTES) % FILE_BYTES
         started = time.perf_counter_ns()
-        os.pwrite(self._descriptor, _RECORD, self._offset)
+        os.pwrite(self._descriptor, RECORD, self._offset)
         _sync(self._descriptor)
         return time.perf_counter_ns() - started
 

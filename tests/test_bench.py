@@ -3,9 +3,12 @@
 import asyncio
 import json
 import re
+import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from bench import biglog, effects, growth, postgres, small, standin, table
@@ -157,8 +160,31 @@ def test_syncs_are_counted_in_what_strace_writes(tmp_path: Path) -> None:
     assert postgres.syncs_in(trace) == 3
 
 
-def test_postgresql_can_be_tried() -> None:
-    assert postgres.library_has_it() == ""
+def test_effects_on_postgresql(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same scenarios on a server, held against rows of a commit each: three commits an effect, and shared ones."""
+    monkeypatch.setattr(effects, "FLOOR_SYNCS", 2)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        floor = postgres.RowFloor(connection)
+        alone = effects.lone("pg-1", postgres_url, floor, TINY)
+        by_tasks = asyncio.run(effects.together("pg-3", postgres_url, floor, 3, TINY))
+        rows = connection.execute("SELECT count(*), sum(length(body)) FROM floor").fetchall()
+    assert (alone.effects, alone.commits_per_effect, by_tasks.effects) == (6, 3.0, 18)
+    assert by_tasks.commits_per_effect <= 3.0
+    assert rows[0][1] == rows[0][0] * RECORD_BYTES > 0
+
+
+def test_the_bench_brings_its_server_along(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no server is installed, the wheel's is run, by a user who may not reach where the wheel is."""
+    monkeypatch.setattr(postgres, "SYSTEM", tmp_path / "nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    folder = Path(tempfile.mkdtemp(prefix="intentlog-bench-"))  # in reach of the server's user, as `tmp_path` is not
+    folder.chmod(0o755)
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    with postgres.server(folder / "server") as running, psycopg.connect(running.url) as connection:
+        assert connection.execute("SHOW fsync").fetchall() == [("on",)]
+        assert connection.info.server_version >= 180_000
 
 
 def test_each_peer_has_a_runner_and_pinned_versions() -> None:
