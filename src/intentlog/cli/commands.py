@@ -26,6 +26,7 @@ from intentlog.cli.arguments import (
     place_of,
     stdout_kept_clean,
 )
+from intentlog.cli.watch import watch
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Settled
 from intentlog.log.sync import Log
@@ -151,13 +152,24 @@ def recover(
         list[str] | None,
         typer.Option("--import", metavar="MODULE", help="Import it, so that the probes of its tools can answer."),
     ] = None,
-    as_json: AsJson = False,
+    watched_s: Annotated[
+        float | None,
+        typer.Option("--watch", metavar="SECONDS", help="Do so again after so many seconds, until it is ended."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; with --watch, one object to a line.")
+    ] = False,
 ) -> int:
     """Classify what dead owners left open, and let probes answer. Calls no tool. Exits with 3 if doubts stay open.
 
-    Branches with a living owner are left alone. Nothing is written where nothing changed.
+    Branches with a living owner are left alone. Nothing is written where nothing changed. With --watch it prints what
+    it records, and goes on while the log cannot be reached; Ctrl-C and SIGTERM end it, with 130 and 143.
     """
     place = place_of(log)
+    if watched_s is not None:
+        with stdout_kept_clean():
+            import_modules(modules or [])
+        watch(place, watched_s, as_json=as_json)
     check_is_log(place)
     with stdout_kept_clean():
         import_modules(modules or [])

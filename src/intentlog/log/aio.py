@@ -13,12 +13,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
-from intentlog.core.records import Durability
+from intentlog.core.records import Durability, Record
 from intentlog.core.restart import Classification
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
+from intentlog.log.recovering import recovered
 from intentlog.log.values import (
     Applied,
     Cancelled,
@@ -26,6 +27,7 @@ from intentlog.log.values import (
     NotApplied,
     OpenIntent,
     Progress,
+    Recovered,
     Report,
     Settings,
     Unfinished,
@@ -64,13 +66,21 @@ class AsyncLog:
         async with self.attempt(branch, wait=wait) as attempt:
             return await work(attempt)
 
-    async def recover(self) -> list[Classification]:
+    async def recover(self, told: Callable[[Recovered], object] | None = None) -> list[Classification]:
         """See `Log.recover`."""
         hands = self._engine.recovery_hands()
         found: list[Classification] = []
         for branch in await self._driver.store(self._engine.to_recover):
-            found.extend(await self._driver.run(self._engine.recovering(branch), hands))
+            records: list[Record] = []
+            concluded = await self._driver.run(self._engine.recovering(branch, records), hands)
+            found.extend(concluded)
+            if told is not None and records:
+                told(recovered(branch, concluded, records))
         return found
+
+    async def recoverable(self) -> list[str]:
+        """See `Log.recoverable`."""
+        return await self._driver.store(self._engine.recoverable)
 
     async def unfinished(self) -> list[Unfinished]:
         """See `Log.unfinished`."""

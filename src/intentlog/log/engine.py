@@ -23,7 +23,7 @@ from intentlog import failpoints
 from intentlog.core import codec, lifecycle, restart
 from intentlog.core.actions import IntentId, Outcome, Plan, Script
 from intentlog.core.effects import Declaration, EffectKind, nanoseconds
-from intentlog.core.records import End
+from intentlog.core.records import End, Record
 from intentlog.core.state import Operation
 from intentlog.errors import (
     ArgumentDrift,
@@ -36,6 +36,7 @@ from intentlog.errors import (
     StepRequired,
     ToolMisdefined,
 )
+from intentlog.log import recovering
 from intentlog.log.deciding import Deciding
 from intentlog.log.declare import AnyTool
 from intentlog.log.hands import RecoveryHands, ToolHands, running
@@ -270,9 +271,14 @@ class Engine(Deciding):
         unclosed = {branch for branch, row in self.store.branches(unfinished_only=True) if row.is_open or row.cancelled}
         return sorted(doubtful | unclosed)
 
-    def recovering(self, branch: str) -> Script[list[restart.Classification]]:
-        """The script that recovers one branch."""
-        return restart.recover_branch(branch, self.tools.present, certain=self.store.death_is_certain)
+    def recoverable(self) -> list[str]:
+        """The branches that a recovery would write about, or whose probes it would ask."""
+        return [one for one in self.to_recover() if recovering.has_work(self.recovering(one, []), self.duty.do)]
+
+    def recovering(self, branch: str, records: list[Record]) -> Script[list[restart.Classification]]:
+        """The script that recovers one branch, and notes the records that it appends."""
+        script = restart.recover_branch(branch, self.tools.present, certain=self.store.death_is_certain)
+        return recovering.noted(script, records)
 
     def recovery_hands(self) -> RecoveryHands:
         """Reaches the probes that a recovery may ask."""
