@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -10,13 +11,14 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import pytest
-from group_bench import AnyGated, GatedMemory, GatedSqlite
+from group_bench import AnyGated, GatedMemory, GatedPostgres, GatedSqlite
 from postgres_proxy import Proxy
 from postgres_servers import Server
 
 from intentlog.log import declare
 
 RAM = Path("/dev/shm")
+_SCHEMAS = itertools.count()
 SHARED = ("crash_programs", "field_case_programs", "bad_input")
 
 
@@ -43,10 +45,16 @@ def no_tools_of_other_tests(request: pytest.FixtureRequest, monkeypatch: pytest.
     monkeypatch.setattr(declare, "_KNOWN", WeakValueDictionary(kept))
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[AnyGated]:
     """A store that can be stopped inside a commit (`group_bench`); modules that have another one define their own."""
-    made = GatedMemory() if request.param == "memory" else GatedSqlite(quick_folder / "log.db")
+    made: AnyGated
+    if request.param == "memory":
+        made = GatedMemory()
+    elif request.param == "sqlite":
+        made = GatedSqlite(quick_folder / "log.db")
+    else:
+        made = GatedPostgres(request.getfixturevalue("postgres_log_url"))
     yield made
     made.close()
 
@@ -64,6 +72,14 @@ def postgres_url(postgres: Server) -> Iterator[str]:
     name = postgres.fresh_database()
     yield postgres.url(database=name)
     postgres.drop_database(name)
+
+
+@pytest.fixture
+def postgres_log_url(postgres: Server) -> Iterator[str]:
+    """The address of a log that is not there yet: a schema of its own in a shared database, which is cheap."""
+    schema = f"log_{next(_SCHEMAS)}"
+    yield f"{postgres.url()}?schema={schema}"
+    postgres.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from intentlog.observe import LoggingObserver
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.memory import MemoryDisk, MemoryStore
+from intentlog.store.postgres import PostgresStore
 from intentlog.store.sqlite import SqliteStore
 
 PATIENCE_S = 5
@@ -113,11 +114,18 @@ class GatedSqlite(_Gated, SqliteStore):
         super().__init__(path, SystemClock(), LoggingObserver(), vfs=vfs)
 
 
-AnyGated = GatedMemory | GatedSqlite
+class GatedPostgres(_Gated, PostgresStore):
+    def __init__(self, url: str) -> None:
+        self._gate()
+        super().__init__(url, SystemClock(), LoggingObserver())
+
+
+AnyGated = GatedMemory | GatedSqlite | GatedPostgres
 
 
 def engine_of(store: Any) -> Engine:
-    return Engine(store, Settings(), SystemClock(), LoggingObserver())
+    clock = store.clock if isinstance(store, PostgresStore) else SystemClock()
+    return Engine(store, Settings(), clock, LoggingObserver())
 
 
 def log_of(store: Any) -> Log:

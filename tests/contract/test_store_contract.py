@@ -18,21 +18,25 @@ from intentlog.observe import LoggingObserver
 from intentlog.ports import Store
 from intentlog.store.clock import SystemClock
 from intentlog.store.memory import MemoryDisk, MemoryStore
+from intentlog.store.postgres import PostgresStore
 from intentlog.store.sqlite import SqliteStore
 
 Reopen = Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
     """Opens the same log anew, after closing what was open."""
     disk, opened = MemoryDisk(), list[Store]()
+    url = request.getfixturevalue("postgres_log_url") if request.param == "postgres" else ""
 
     def again() -> Store:
         for store in opened:
             store.close()
         if request.param == "memory":
             opened.append(MemoryStore(disk, SystemClock(), owner=f"memory-{len(opened)}"))
+        elif url:
+            opened.append(PostgresStore(url, SystemClock(), LoggingObserver()))
         else:
             opened.append(SqliteStore(tmp_path / "log.db", SystemClock(), LoggingObserver()))
         return opened[-1]
@@ -223,9 +227,14 @@ def test_names_of_any_printable_text(store: Store) -> None:
     assert [b for b, _ in store.branches(unfinished_only=False)] == sorted(names)
 
 
-def test_sqlite_is_safe_from_many_threads(tmp_path: Path) -> None:
-    """SQLite's store serialises its callers: 8 threads, no record lost, every chain sound."""
-    store = SqliteStore(tmp_path / "log.db", SystemClock(), LoggingObserver())
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_store_is_safe_from_many_threads(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The store serialises its callers: 8 threads, no record lost, every chain sound."""
+    clock, observer = SystemClock(), LoggingObserver()
+    if kind == "sqlite":
+        store: Store = SqliteStore(tmp_path / "log.db", clock, observer)
+    else:
+        store = PostgresStore(request.getfixturevalue("postgres_log_url"), clock, observer)
 
     def work(number: int) -> None:
         store.append([opened(store, f"b{number}")])

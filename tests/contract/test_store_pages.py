@@ -19,6 +19,7 @@ from intentlog.ports import Store
 from intentlog.store import pages, schema, whole
 from intentlog.store.clock import SystemClock
 from intentlog.store.memory import MemoryDisk, MemoryStore
+from intentlog.store.postgres import PostgresStore
 from intentlog.store.sqlite import SqliteStore
 
 LENGTHS = (0, 1, 2, 6, 7, 8, 29, 30, 31, 200)
@@ -31,11 +32,18 @@ def sqlite(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture
+def postgres_store(postgres_log_url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(postgres_log_url, SystemClock(), LoggingObserver())
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, small_pages: None) -> Store:
     if request.param == "memory":
         return MemoryStore(MemoryDisk(), SystemClock())
-    return request.getfixturevalue("sqlite")
+    return request.getfixturevalue("sqlite" if request.param == "sqlite" else "postgres_store")
 
 
 @pytest.fixture

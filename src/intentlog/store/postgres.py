@@ -22,6 +22,7 @@ from intentlog.errors import LogDamaged, LogPoisoned, LogUnavailable
 from intentlog.ports import Clock, Counters, Observer
 from intentlog.store import postgres_fate
 from intentlog.store.postgres_address import Address, address_of
+from intentlog.store.postgres_arrays import Bigints, Blobs
 from intentlog.store.postgres_clock import DatabaseClock
 from intentlog.store.postgres_errors import failure_of
 from intentlog.store.postgres_fate import Sent
@@ -30,19 +31,19 @@ from intentlog.store.postgres_opening import (
     Facts,
     Link,
     check_server,
+    check_tables,
     configure,
     connect,
     create_tables,
-    format_of,
     weakness,
 )
 from intentlog.store.postgres_reads import READS_MAX, PostgresReads, close_quietly
-from intentlog.store.postgres_rows import ROLLBACK, PostgresRows, Standing, bigints
+from intentlog.store.postgres_rows import ROLLBACK, PostgresRows, Standing
 from intentlog.store.postgres_schema import FORMAT, Texts, texts_of
 from intentlog.store.staging import Staged, stage
 
 
-class _LostBefore(Exception):  # noqa: N818 - what is the case
+class _LostBefore(Exception):
     """The connection was lost before COMMIT was sent, or the server has said that the transaction was aborted."""
 
 
@@ -109,11 +110,8 @@ class PostgresStore(PostgresReads):
                 check_server(self._address, facts)
                 create_tables(link, self._address)
                 link.execute(self._texts.sweep.encode())
-            elif format_of(link, self._address) == 0:
-                raise LogUnavailable(
-                    f"{self._address.name}: there is no log in schema {self._address.schema}",
-                    remedy="a writer makes it one.",
-                )
+            else:
+                check_tables(link, self._address)
             salt: bytes = link.execute(self._texts.salt.encode(), binary=True).fetchall()[0][0]
             key = f"SELECT '\"{self._address.schema}\".places'::regclass::oid::bigint"
             oid: int = link.execute(key.encode()).fetchall()[0][0]
@@ -157,7 +155,7 @@ class PostgresStore(PostgresReads):
         """See `ports.Store.upkeep`: the server does its own."""
 
     def gone(self, *, age_max_ns: int = 0, given_ns: int | None = None) -> str:
-        """See `ports.Store.gone`: whether the lease ran out. Looks at this machine's clock alone, and so never waits."""
+        """See `ports.Store.gone`: whether the lease ran out, by this machine's clock: so it never waits."""
         del age_max_ns
         return self._lease.lapse(given_ns) if self._lease else ""
 
@@ -330,7 +328,7 @@ class PostgresStore(PostgresReads):
         if self._acknowledged is None:
             return
         seq, chain = self._acknowledged
-        if link.execute(self._texts.landed.encode(), (bigints([seq]), [chain])).fetchall()[0][0] == 0:
+        if link.execute(self._texts.landed.encode(), (Bigints([seq]), Blobs([chain]))).fetchall()[0][0] == 0:
             raise self._poisoned(
                 f"record {seq}, which was acknowledged, is not there: the server was replaced by one that lacks it"
             )

@@ -49,11 +49,6 @@ class Address(NamedTuple):
         return " ".join(text.split())
 
 
-def is_url(path: object) -> bool:
-    """Whether this names a log in PostgreSQL."""
-    return str(path).startswith(("postgresql://", "postgres://"))
-
-
 def address_of(url: str) -> Address:
     """Take a URL apart.
 

@@ -63,6 +63,7 @@ _BY_STATE: dict[str | None, Words] = {
         "the role lacks a right", "let it own the schema: ALTER SCHEMA NAME OWNER TO ROLE."
     ),
     pg.IdleInTransactionSessionTimeout.sqlstate: Words("this process was stopped inside a commit", "try again."),
+    pg.TransactionTimeout.sqlstate: Words("this process was stopped inside a commit", "try again."),
     pg.AdminShutdown.sqlstate: Words("the server ended the connection", "try again when it is back."),
     pg.CrashShutdown.sqlstate: Words("the server crashed", "try again when it is back."),
     pg.CannotConnectNow.sqlstate: Words("the server is starting or stopping", "wait for it, and try again."),

@@ -1,9 +1,10 @@
 """What became of a commit whose answer did not come (I8): asked of the server itself.
 
-The transaction had an id. Whoever answers after the connection was lost is either the same server, in the same history:
-it knows of the id, and as long as it says "in progress" it is asked again. Or it is one that has replaced it (another
-timeline, another system): an id may mean another transaction there, so that the records themselves are looked for; what
-is not in that history cannot come to be in it any more.
+The transaction had an id. As long as the server says that it is in progress, it is asked again; and if that takes long,
+the server process that holds it, for a client that is gone, is ended. When it is not in progress any more, or the
+server was replaced by another (a timeline or a system of its own), a statement that is begun then sees its records, or
+nobody will ever see them. Only the records tell: a server that crashed gives out again the ids of transactions that
+left no trace in its WAL, so that "committed" may be said of another transaction of the same id.
 
 That a commit is there is not enough. Its answer may have been outstanding because a standby had not confirmed it. So it
 counts as durable only when a commit made after it has been answered, without a warning: what confirms the later one has
@@ -20,14 +21,15 @@ from typing import NamedTuple
 import psycopg
 
 from intentlog.errors import LogUnavailable
+from intentlog.store.postgres_arrays import Bigints, Blobs
 from intentlog.store.postgres_opening import Facts, Link
-from intentlog.store.postgres_rows import bigints
 from intentlog.store.postgres_schema import Texts
 from intentlog.store.staging import Staged
 
 LEARN_LIMIT_S = 60.0  # in which a server restarts, or a standby is promoted
 POLL_FIRST_S = 0.05
 POLL_MAX_S = 1.0
+IN_PROGRESS_MAX_S = 2.0  # then what is left of it on the server is waiting for a client that is gone, or for a standby
 
 
 class Sent(NamedTuple):
@@ -72,7 +74,7 @@ def learn(
         confirm: makes a commit of its own, and raises where that is not durable for sure.
         limit_s: how long to go on, in seconds.
     """
-    deadline_s, poll_s = time.monotonic() + limit_s, POLL_FIRST_S
+    begun_s, poll_s = time.monotonic(), POLL_FIRST_S
     why = "the server was not reached"
     while True:
         try:
@@ -81,7 +83,8 @@ def learn(
             why = error.message
         else:
             try:
-                landed, why = _asked(link, server, sent, texts)
+                end_it = time.monotonic() - begun_s > IN_PROGRESS_MAX_S
+                landed, why = _asked(link, server, sent, texts, end_it=end_it)
                 if landed:
                     confirm(link)
                 if landed is not None:
@@ -91,25 +94,28 @@ def learn(
             finally:
                 with suppress(psycopg.Error):
                     link.close()
-        if time.monotonic() + poll_s > deadline_s:
+        if time.monotonic() + poll_s > begun_s + limit_s:
             return Learnt(None, why)
         time.sleep(poll_s)
         poll_s = min(POLL_MAX_S, 2 * poll_s)
 
 
-def _asked(link: Link, server: Facts, sent: Sent, texts: Texts) -> tuple[bool | None, str]:
+def _asked(link: Link, server: Facts, sent: Sent, texts: Texts, *, end_it: bool) -> tuple[bool | None, str]:
     if server.in_recovery:
         return None, "the server is a standby"
-    status = None
-    if not server.is_successor_of(sent.server):
-        status = link.execute(texts.xact_status.encode(), (sent.xid,)).fetchall()[0][0]
-        if status == "in progress":
-            return None, f"transaction {sent.xid} is still in progress"
-        if status == "aborted":
-            return False, f"transaction {sent.xid} was aborted"
-    seqs = bigints([stored.seq for stored, _ in sent.staged.events])
-    chains = [stored.chain for stored, _ in sent.staged.events]
+    if not server.is_successor_of(sent.server) and _is_in_progress(link, sent.xid, texts):
+        if end_it:
+            link.execute(texts.end_process.encode(), (sent.xid,))
+        return None, f"transaction {sent.xid} is still in progress"
+    seqs = Bigints([stored.seq for stored, _ in sent.staged.events])
+    chains = Blobs([stored.chain for stored, _ in sent.staged.events])
     found = link.execute(texts.landed.encode(), (seqs, chains)).fetchall()[0][0]
-    if found == len(chains):
-        return True, "its records are there"
-    return (None if status == "committed" else False), f"of its {len(chains)} records {found} are there"
+    return found == len(chains), f"of its {len(chains)} records {found} are there"
+
+
+def _is_in_progress(link: Link, xid: str, texts: Texts) -> bool:
+    try:
+        status = link.execute(texts.xact_status.encode(), (xid,)).fetchall()[0][0]
+    except psycopg.errors.InvalidParameterValue:  # an id "in the future": the server crashed, and never heard of it
+        return False
+    return bool(status == "in progress")

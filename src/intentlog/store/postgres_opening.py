@@ -18,6 +18,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from intentlog.core.codec import FORMAT_VERSION
 from intentlog.errors import FormatTooNew, LogUnavailable
+from intentlog.store import postgres_arrays
 from intentlog.store.postgres_address import Address
 from intentlog.store.postgres_errors import connect_failure, failure_of
 from intentlog.store.postgres_schema import FORMAT, MIGRATIONS
@@ -96,6 +97,7 @@ def connect(address: Address, **others: str) -> tuple[Link, Facts]:
 def configure(link: Link) -> Facts:
     """Fit a new connection to our use, and ask its server what it says of itself."""
     link.adapters.register_dumper(int, Int8BinaryDumper)  # of one type, whatever its size: one prepared statement each
+    postgres_arrays.register(link.adapters)
     rows = link.execute(_FACTS).fetchall()
     facts = Facts(*rows[0])
     link.prepare_threshold = 0 if facts.pid == link.info.backend_pid else None
@@ -166,6 +168,19 @@ def format_of(link: Link, address: Address) -> int:
     return tables
 
 
+def check_tables(link: Link, address: Address) -> None:
+    """Refuse to read where there is no log.
+
+    Raises:
+        LogUnavailable: there are no tables.
+        FormatTooNew: a newer intentlog made them.
+    """
+    if format_of(link, address) == 0:
+        raise LogUnavailable(
+            f"{address.name}: there is no log in schema {address.schema}", remedy="a writer makes it one."
+        )
+
+
 def create_tables(link: Link, address: Address) -> None:
     """Make the log's tables, or bring them forward. Several may do so at once: one does it, the others wait for it.
 
@@ -187,7 +202,7 @@ def create_tables(link: Link, address: Address) -> None:
             link.execute(f'LOCK TABLE "{address.schema}".branches IN ACCESS EXCLUSIVE MODE'.encode())
         for migration in MIGRATIONS[before:]:
             link.execute(migration.format(s=f'"{address.schema}"').encode(), prepare=False)
-        put = f'INSERT INTO "{address.schema}".meta VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value'
+        put = f'INSERT INTO "{address.schema}".meta VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = $2'  # noqa: S608 - a name that was checked
         link.execute(put.encode(), ("format", b"%d" % FORMAT))
         if before == 0:
             link.execute(put.encode(), ("records", b"%d" % FORMAT_VERSION))

@@ -1,4 +1,4 @@
-"""The reading half of a PostgreSQL log: through a pool, since reads come from several threads and wait for a network."""
+"""The reading half of a PostgreSQL log: through a pool, since several threads read, and each waits for a network."""
 
 from __future__ import annotations
 

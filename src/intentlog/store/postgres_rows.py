@@ -16,6 +16,7 @@ from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import Append
 from intentlog.core.state import Branch, Operation
+from intentlog.store.postgres_arrays import Bigints, Blobs, Names
 from intentlog.store.postgres_opening import Link
 from intentlog.store.postgres_schema import Texts
 from intentlog.store.staging import OperationKey, Staged
@@ -24,8 +25,10 @@ LOCK_TIMEOUT_MS = 10_000  # how long another transaction's hold on a branch is w
 # A process that is stopped between its two round trips holds its branches' rows: the server ends its session then, and
 # with it a transaction of which COMMIT was not sent.
 IDLE_TIMEOUT_MS = 10_000
+TRANSACTION_TIMEOUT_MS = 30_000  # the same, wherever in the two it was stopped; from PostgreSQL 17 on
 REMEMBERED_MAX = 8_192  # branches
 STEPS_MAX = 1_000  # of a branch, while which of them are there is known
+_LIMITS = (f"{LOCK_TIMEOUT_MS}ms", f"{IDLE_TIMEOUT_MS}ms", f"{TRANSACTION_TIMEOUT_MS}ms")
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 COMMIT = b"COMMIT"
 ROLLBACK = b"ROLLBACK"
@@ -106,14 +109,14 @@ class PostgresRows:
         texts = self._texts
         with link.pipeline():
             link.execute(BEGIN)
-            link.execute(texts["limits"], (f"{LOCK_TIMEOUT_MS}ms", f"{IDLE_TIMEOUT_MS}ms"))
+            link.execute(texts["limits"], _LIMITS)
             if self._inserted:
-                link.execute(texts["new_branches"], (sorted(self._inserted, key=str.encode),))
-            locked = link.execute(texts["lock_branches"], (names,), binary=True)
+                link.execute(texts["new_branches"], (Names(sorted(self._inserted, key=str.encode)),))
+            locked = link.execute(texts["lock_branches"], (Names(names),), binary=True)
             link.execute(texts["mark"], (self._horizon_key,))
             standing = link.execute(texts["standing"], (len(entries),), binary=True)
             found = self._look_for(link, unknown)
-            steps = link.execute(texts["steps"], (opening, STEPS_MAX + 1), binary=True) if opening else None
+            steps = link.execute(texts["steps"], (Names(opening), STEPS_MAX + 1), binary=True) if opening else None
         self._branches = {}
         for name, state in locked.fetchall():
             self._take_branch(name, state)
@@ -136,7 +139,7 @@ class PostgresRows:
         if not keys:
             return None
         names, steps, generations = zip(*keys, strict=True)
-        values = (list(names), list(steps), bigints(generations))
+        values = (Names(names), Names(steps), Bigints(generations))
         return link.execute(self._texts["operations"], values, binary=True)
 
     def _take_branch(self, name: str, state: bytes) -> None:
@@ -193,7 +196,7 @@ class PostgresRows:
                 link.execute(texts["put_operations"], _operation_columns(staged))
             empty = [n for n in self._inserted if n not in staged.branches and not self._branches[n][0]]
             if empty:  # of new branches whose records were all refused
-                link.execute(texts["drop_empty"], (empty,))
+                link.execute(texts["drop_empty"], (Names(empty),))
             committed = link.execute(COMMIT)
         if committed.statusmessage != "COMMIT":  # a transaction that had failed is rolled back by COMMIT
             raise InternalError(f"COMMIT was answered by {committed.statusmessage}")
@@ -235,38 +238,33 @@ def _key(entry: Append) -> OperationKey:
     return entry.branch, record.step, record.generation
 
 
-def bigints(numbers: Iterable[int | None]) -> str:
-    """An array of bigint, as PostgreSQL writes it: of one type whatever the numbers, and so one prepared statement."""
-    return f"{{{','.join(['NULL' if one is None else str(one) for one in numbers])}}}"
-
-
 def _event_columns(staged: Staged) -> tuple[Any, ...]:
     events = [stored for stored, _ in staged.events]
     return (
-        bigints([one.seq for one in events]),
-        [one.branch for one in events],
-        bigints([one.previous_seq for one in events]),
-        bigints([one.at.wall_ns for one in events]),
-        [bytes.fromhex(one.at.boot_id) if one.at.boot_id else None for one in events],
-        bigints([one.at.boot_ns if one.at.boot_id else None for one in events]),
-        [body for _, body in staged.events],
-        [one.payload for one in events],
-        [one.chain for one in events],
+        Bigints([one.seq for one in events]),
+        Names([one.branch for one in events]),
+        Bigints([one.previous_seq for one in events]),
+        Bigints([one.at.wall_ns for one in events]),
+        Blobs([bytes.fromhex(one.at.boot_id) if one.at.boot_id else None for one in events]),
+        Bigints([one.at.boot_ns if one.at.boot_id else None for one in events]),
+        Blobs([body for _, body in staged.events]),
+        Blobs([one.payload for one in events]),
+        Blobs([one.chain for one in events]),
     )
 
 
 def _branch_columns(staged: Staged) -> tuple[Any, ...]:
     rows = staged.branches.values()
     return (
-        list(staged.branches),
+        Names(staged.branches),
         [one.is_unfinished for one in rows],
-        [one.owner.partition(".")[0] for one in rows],
-        [codec.encode_state(one) for one in rows],
+        Names([one.owner.partition(".")[0] for one in rows]),
+        Blobs([codec.encode_state(one) for one in rows]),
     )
 
 
 def _operation_columns(staged: Staged) -> tuple[Any, ...]:
     names, steps, generations = zip(*staged.operations, strict=True)
     rows = staged.operations.values()
-    states = [codec.encode_state(one) for one in rows]
-    return (list(names), list(steps), bigints(generations), [one.is_listed for one in rows], states)
+    states = Blobs([codec.encode_state(one) for one in rows])
+    return (Names(names), Names(steps), Bigints(generations), [one.is_listed for one in rows], states)

@@ -85,7 +85,7 @@ WITH RECURSIVE walk AS (
     SELECT {_E}, walk.bytes + {_SIZE} FROM walk JOIN {{s}}.events e ON e.seq = walk.previous_seq
     WHERE walk.previous_seq < walk.seq AND walk.previous_seq > $2 AND walk.bytes < $4
 ), page AS (SELECT * FROM walk LIMIT $3)
-"""  # noqa: S608 - a constant
+"""
 _LEASED = "lease_until > clock_timestamp()"
 _OPERATIONS_AFTER = "(branch, step, generation) > ($1, $2, $3) ORDER BY branch, step, generation LIMIT $4"
 _STEPS_AFTER = "branch = $1 AND (step, generation) > ($2, $3) ORDER BY step, generation LIMIT $4"
@@ -98,7 +98,9 @@ class Texts(NamedTuple):
     # --- what a writer sends -----------------------------------------------------------------------------------------
     limits: str = """SELECT set_config('lock_timeout', $1, true),
         set_config('idle_in_transaction_session_timeout', $2, true), set_config('search_path', 'pg_catalog', true),
-        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"""
+        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+        CASE WHEN current_setting('server_version_num')::int >= 170000
+        THEN set_config('transaction_timeout', $3, true) END"""
     new_branches: str = """INSERT INTO {s}.branches (branch, unfinished, holder, state)
         SELECT n, false, '', ''::bytea FROM unnest($1::text[]) WITH ORDINALITY AS u (n, place) ORDER BY place
         ON CONFLICT (branch) DO NOTHING"""
@@ -115,7 +117,7 @@ class Texts(NamedTuple):
     steps: str = """SELECT u.n, ARRAY (SELECT DISTINCT step FROM {s}.operations WHERE branch = u.n LIMIT $2)
         FROM unnest($1::text[]) AS u (n)"""
     put_events: str = f"""INSERT INTO {{s}}.events ({EVENT_COLUMNS}) SELECT * FROM unnest($1::bigint[], $2::text[],
-        $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[])"""  # noqa: S608
+        $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[])"""
     put_branches: str = """UPDATE {s}.branches b SET unfinished = u.unfinished, holder = u.holder, state = u.state
         FROM unnest($1::text[], $2::bool[], $3::text[], $4::bytea[]) AS u (branch, unfinished, holder, state)
         WHERE b.branch = u.branch"""
@@ -128,32 +130,34 @@ class Texts(NamedTuple):
     renew: str = f"""WITH before AS (SELECT {_LEASED} AS held FROM {{s}}.owners WHERE owner = $1), put AS (
         INSERT INTO {{s}}.owners VALUES ($1, clock_timestamp() + $2 * interval '1 microsecond')
         ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until)
-        SELECT {NOW_NS}, (SELECT held FROM before)"""  # noqa: S608 - a constant
+        SELECT {NOW_NS}, (SELECT held FROM before)"""
     let_go: str = "DELETE FROM {s}.owners WHERE owner = $1"
     sweep: str = "DELETE FROM {s}.owners WHERE lease_until < clock_timestamp() - interval '7 days'"
 
     # --- what became of a commit -------------------------------------------------------------------------------------
     xact_status: str = "SELECT pg_xact_status($1::text::xid8)"
+    end_process: str = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE backend_xid::text = ($1::text::bigint & 4294967295)::text AND usename = current_user"""
     landed: str = """SELECT count(*) FROM {s}.events e
         JOIN unnest($1::bigint[], $2::bytea[]) AS u (seq, chain) ON e.seq = u.seq AND e.chain = u.chain"""
 
     # --- reads -------------------------------------------------------------------------------------------------------
     salt: str = "SELECT value FROM {s}.meta WHERE key = 'salt'"
     view: str = f"""SELECT {NOW_NS}, (SELECT state FROM {{s}}.branches WHERE branch = $1),
-        (SELECT state FROM {{s}}.operations {_OF_STEP} AND generation = $3)"""  # noqa: S608 - a constant
+        (SELECT state FROM {{s}}.operations {_OF_STEP} AND generation = $3)"""
     view_newest: str = f"""SELECT {NOW_NS}, (SELECT state FROM {{s}}.branches WHERE branch = $1),
-        (SELECT state FROM {{s}}.operations {_OF_STEP} ORDER BY generation DESC LIMIT 1)"""  # noqa: S608 - a constant
+        (SELECT state FROM {{s}}.operations {_OF_STEP} ORDER BY generation DESC LIMIT 1)"""
     branch_view: str = f"""SELECT {NOW_NS}, b.state, coalesce({_LEASED}, false), o.state
         FROM (SELECT $1::text AS branch) AS asked LEFT JOIN {{s}}.branches b ON b.branch = asked.branch
         LEFT JOIN {{s}}.owners w ON w.owner = b.holder
-        LEFT JOIN {{s}}.operations o ON o.branch = b.branch AND o.is_listed ORDER BY o.step, o.generation"""  # noqa: S608
+        LEFT JOIN {{s}}.operations o ON o.branch = b.branch AND o.is_listed ORDER BY o.step, o.generation"""
     payload: str = "SELECT payload FROM {s}.events WHERE seq = $1"
     branch: str = "SELECT state FROM {s}.branches WHERE branch = $1"
-    event: str = f"SELECT {EVENT_COLUMNS} FROM {{s}}.events WHERE seq = $1"  # noqa: S608 - a constant
-    walk_back: str = f"{_WALK} SELECT {EVENT_COLUMNS} FROM page ORDER BY seq DESC"  # noqa: S608 - a constant
-    page_back: str = f"{_WALK} SELECT min(seq), (array_agg(previous_seq ORDER BY seq))[1], count(*) FROM page"  # noqa: S608
+    event: str = f"SELECT {EVENT_COLUMNS} FROM {{s}}.events WHERE seq = $1"
+    walk_back: str = f"{_WALK} SELECT {EVENT_COLUMNS} FROM page ORDER BY seq DESC"
+    page_back: str = f"{_WALK} SELECT min(seq), (array_agg(previous_seq ORDER BY seq))[1], count(*) FROM page"
     events_after: str = f"""SELECT {EVENT_COLUMNS} FROM {{s}}.events WHERE seq > $1 AND seq <= $3
-        ORDER BY seq LIMIT $2"""  # noqa: S608 - a constant
+        ORDER BY seq LIMIT $2"""
     newest_place: str = "SELECT last_value FROM {s}.places"
     marks: str = """SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -163,14 +167,14 @@ class Texts(NamedTuple):
     branches: str = "SELECT branch, state FROM {s}.branches WHERE branch > $1 ORDER BY branch LIMIT $2"
     unfinished: str = "SELECT branch, state FROM {s}.branches WHERE unfinished AND branch > $1 ORDER BY branch LIMIT $2"
     branch_rows: str = "SELECT branch, unfinished, state FROM {s}.branches WHERE branch > $1 ORDER BY branch LIMIT $2"
-    operation: str = f"SELECT state FROM {{s}}.operations {_OF_STEP} AND generation = $3"  # noqa: S608 - a constant
-    operation_rows: str = f"SELECT step, generation, is_listed, state FROM {{s}}.operations WHERE {_STEPS_AFTER}"  # noqa: S608
-    all_operations: str = f"SELECT branch, step, generation, state FROM {{s}}.operations WHERE {_OPERATIONS_AFTER}"  # noqa: S608
-    operations_of: str = f"SELECT step, generation, state FROM {{s}}.operations WHERE {_STEPS_AFTER}"  # noqa: S608
+    operation: str = f"SELECT state FROM {{s}}.operations {_OF_STEP} AND generation = $3"
+    operation_rows: str = f"SELECT step, generation, is_listed, state FROM {{s}}.operations WHERE {_STEPS_AFTER}"
+    all_operations: str = f"SELECT branch, step, generation, state FROM {{s}}.operations WHERE {_OPERATIONS_AFTER}"
+    operations_of: str = f"SELECT step, generation, state FROM {{s}}.operations WHERE {_STEPS_AFTER}"
     all_listed: str = f"""SELECT branch, step, generation, state FROM {{s}}.operations
-        WHERE is_listed AND {_OPERATIONS_AFTER}"""  # noqa: S608 - a constant
+        WHERE is_listed AND {_OPERATIONS_AFTER}"""
     listed_of: str = f"""SELECT step, generation, state FROM {{s}}.operations
-        WHERE is_listed AND {_STEPS_AFTER}"""  # noqa: S608 - a constant
+        WHERE is_listed AND {_STEPS_AFTER}"""
 
     # --- what is wrong with the tables -------------------------------------------------------------------------------
     columns: str = """SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum) FROM pg_class c
