@@ -13,13 +13,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
-from intentlog.core.records import Durability, Record
+from intentlog.core.records import Durability
 from intentlog.core.restart import Classification
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
-from intentlog.log.recovering import recovered
+from intentlog.log.recovering import telling
 from intentlog.log.values import (
     Applied,
     Cancelled,
@@ -71,11 +71,9 @@ class AsyncLog:
         hands = self._engine.recovery_hands()
         found: list[Classification] = []
         for branch in await self._driver.store(self._engine.to_recover):
-            records: list[Record] = []
-            concluded = await self._driver.run(self._engine.recovering(branch, records), hands)
-            found.extend(concluded)
-            if told is not None and records:
-                told(recovered(branch, concluded, records))
+            with telling(branch, told) as noted:
+                noted.concluded = await self._driver.run(self._engine.recovering(branch, noted), hands)
+                found.extend(noted.concluded)
         return found
 
     async def recoverable(self) -> list[str]:

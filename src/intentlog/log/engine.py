@@ -23,7 +23,7 @@ from intentlog import failpoints
 from intentlog.core import codec, lifecycle, restart
 from intentlog.core.actions import IntentId, Outcome, Plan, Script
 from intentlog.core.effects import Declaration, EffectKind, nanoseconds
-from intentlog.core.records import End, Record
+from intentlog.core.records import End
 from intentlog.core.state import Operation
 from intentlog.errors import (
     ArgumentDrift,
@@ -36,10 +36,10 @@ from intentlog.errors import (
     StepRequired,
     ToolMisdefined,
 )
-from intentlog.log import recovering
 from intentlog.log.deciding import Deciding
 from intentlog.log.declare import AnyTool
 from intentlog.log.hands import RecoveryHands, ToolHands, running
+from intentlog.log.recovering import Noted, has_work
 from intentlog.log.secrecy import describe
 from intentlog.log.steps import Steps, Unnamed
 from intentlog.log.toolbox import Toolbox
@@ -273,12 +273,12 @@ class Engine(Deciding):
 
     def recoverable(self) -> list[str]:
         """The branches that a recovery would write about, or whose probes it would ask."""
-        return [one for one in self.to_recover() if recovering.has_work(self.recovering(one, []), self.duty.do)]
+        return [one for one in self.to_recover() if has_work(self.recovering(one, Noted()), self.duty.do)]
 
-    def recovering(self, branch: str, records: list[Record]) -> Script[list[restart.Classification]]:
+    def recovering(self, branch: str, noted: Noted) -> Script[list[restart.Classification]]:
         """The script that recovers one branch, and notes the records that it appends."""
         script = restart.recover_branch(branch, self.tools.present, certain=self.store.death_is_certain)
-        return recovering.noted(script, records)
+        return noted.watch(script)
 
     def recovery_hands(self) -> RecoveryHands:
         """Reaches the probes that a recovery may ask."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from intentlog.core import records as r
-from intentlog.core.actions import Action, Append, Appended, Probe, ResultT, Script
+from intentlog.core.actions import Action, Append, Appended, IntentId, Probe, ResultT, Script
 from intentlog.core.restart import Classification
 from intentlog.log.values import Recovered
 
@@ -29,34 +30,68 @@ def has_work(script: Script[Any], look: Callable[[Any], Any]) -> bool:
     return True
 
 
-def noted(script: Script[ResultT], records: list[r.Record]) -> Script[ResultT]:
-    """Run a script, and note each record that it appended itself: what others were faster with is refused."""
+class Noted:
+    """What a recovery of one branch recorded itself, and what it concluded.
+
+    Attributes:
+        concluded: what the script returned; empty until then.
+    """
+
+    def __init__(self) -> None:
+        self.concluded: list[Classification] = []
+        self._records: list[tuple[int, r.Record]] = []
+
+    def watch(self, script: Script[ResultT]) -> Script[ResultT]:
+        """Run a script, and note each record that it appended: what others were faster with is refused, and not."""
+        try:
+            action: Action = next(script)
+            while True:
+                try:
+                    reply = yield action
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - the script decides what it means, an interruption too
+                    action = script.throw(error)
+                else:
+                    if isinstance(action, Append) and isinstance(reply, Appended):
+                        self._records.append((reply.seq, action.record))
+                    action = script.send(reply)
+        except StopIteration as stop:
+            result: ResultT = stop.value
+            return result
+        finally:
+            script.close()
+
+    def told(self, branch: str) -> Recovered | None:
+        """What it recorded; None if that is nothing."""
+        if not self._records:
+            return None
+        fenced: int | None = None
+        closed: r.End | None = None
+        classified: dict[IntentId, Classification] = {}
+        touched: set[IntentId] = set()
+        for seq, record in self._records:
+            if isinstance(record, r.AttemptFenced):
+                fenced = record.attempt
+            elif isinstance(record, r.AttemptClosed):
+                closed = record.end
+            elif isinstance(record, r.OfIntent):
+                intent = IntentId.of(branch, record.attempt, record.step)
+                touched.add(intent)
+                if isinstance(record, r.Classified):
+                    said = (record.last_state, record.classification, record.resolution)
+                    classified[intent] = Classification(intent, *said, seq)
+        classified |= {one.intent_id: one for one in self.concluded if one.intent_id in touched}
+        return Recovered(branch, fenced, tuple(classified.values()), closed)
+
+
+@contextmanager
+def telling(branch: str, told: Callable[[Recovered], object] | None) -> Generator[Noted]:
+    """A block that recovers a branch: what was recorded in it is told, whatever ends it."""
+    noted = Noted()
     try:
-        action: Action = next(script)
-        while True:
-            try:
-                reply = yield action
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001 - the script decides what it means, an interruption too
-                action = script.throw(error)
-            else:
-                if isinstance(action, Append) and isinstance(reply, Appended):
-                    records.append(action.record)
-                action = script.send(reply)
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
+        yield noted
     finally:
-        script.close()
-
-
-def recovered(branch: str, concluded: Sequence[Classification], records: Sequence[r.Record]) -> Recovered:
-    """What a recovery did about one branch, by the records that it appended."""
-    own = {(one.attempt, one.step) for one in records if isinstance(one, r.OfIntent)}
-    return Recovered(
-        branch=branch,
-        fenced=next((one.attempt for one in records if isinstance(one, r.AttemptFenced)), None),
-        classified=tuple(one for one in concluded if (one.intent_id.attempt, one.intent_id.step) in own),
-        closed=next((one.end for one in records if isinstance(one, r.AttemptClosed)), None),
-    )
+        found = noted.told(branch) if told is not None else None
+        if told is not None and found is not None:
+            told(found)

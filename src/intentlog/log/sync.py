@@ -13,13 +13,13 @@ from weakref import WeakValueDictionary
 
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import nanoseconds
-from intentlog.core.records import Durability, Record
+from intentlog.core.records import Durability
 from intentlog.core.restart import Classification
 from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
-from intentlog.log.recovering import recovered
+from intentlog.log.recovering import telling
 from intentlog.log.values import (
     Applied,
     Cancelled,
@@ -96,16 +96,14 @@ class Log:
         owner are left alone. Several processes may do so at once: each conclusion is recorded by one of them.
 
         Args:
-            told: is called after each branch of which this recovery itself recorded something.
+            told: is called after each branch of which this recovery itself recorded something, whatever ends it.
         """
         hands = self._engine.recovery_hands()
         found: list[Classification] = []
         for branch in self._engine.to_recover():
-            records: list[Record] = []
-            concluded = self._driver.run(self._engine.recovering(branch, records), hands)
-            found.extend(concluded)
-            if told is not None and records:
-                told(recovered(branch, concluded, records))
+            with telling(branch, told) as noted:
+                noted.concluded = self._driver.run(self._engine.recovering(branch, noted), hands)
+                found.extend(noted.concluded)
         return found
 
     def recoverable(self) -> list[str]:
