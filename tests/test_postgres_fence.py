@@ -38,12 +38,12 @@ def workers(postgres_log_url: str, postgres_proxy: Proxy) -> Iterator[tuple[Post
     second.close()
 
 
-def unlock(*stores: PostgresStore) -> None:
+def unlock(server: Server, url: str) -> None:
     """Take the lock out, as the control needs it."""
-    for store in stores:
-        texts = store._rows_of_writer._texts
-        assert b"FOR UPDATE" in texts["lock_branches"]
-        texts["lock_branches"] = texts["lock_branches"].replace(b"FOR UPDATE", b"")
+    schema = url.rpartition("=")[2]
+    [(text,)] = server.sql(f"SELECT pg_get_functiondef('{schema}.take'::regproc)")
+    assert "FOR UPDATE" in text
+    server.sql(text.replace("FOR UPDATE", ""))
 
 
 def in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[threading.Thread, list[Any]]:
@@ -54,7 +54,7 @@ def in_thread(function: Callable[..., Any], *arguments: Any) -> tuple[threading.
 
 
 def waits_for_a_lock(server: Server) -> bool:
-    return bool(server.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'branches'"))
+    return bool(server.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'take|put'"))
 
 
 def is_dead(server: Server, url: str, store: PostgresStore) -> None:
@@ -118,11 +118,11 @@ def test_a_dispatch_waits_for_a_takeover_that_is_being_committed(
 
 
 def test_without_the_lock_a_zombie_is_let_through(
-    workers: tuple[PostgresStore, PostgresStore], postgres: Server, postgres_proxy: Proxy
+    workers: tuple[PostgresStore, PostgresStore], postgres: Server, postgres_proxy: Proxy, postgres_log_url: str
 ) -> None:
     """Control: the test above would tell. The zombie reads the attempt that is just being ended, and may call."""
     taker, zombie = workers
-    unlock(taker, zombie)
+    unlock(postgres, postgres_log_url)
     zombie.append([opened(BRANCH, owner=f"{zombie.owner}.1")])
     zombie.append([pending(BRANCH)])
     trap = postgres_proxy.at_commit(Act.HOLD_BEFORE, matching=lambda sent: b"AttemptOpened" in sent)

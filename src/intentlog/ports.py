@@ -89,8 +89,8 @@ class Store(Protocol):
         ...
 
     @property
-    def reads_wait(self) -> bool:
-        """Whether a read waits for a network, so that an event loop makes it in a thread. Safe from any thread."""
+    def is_remote(self) -> bool:
+        """Whether a network leads to it: an event loop then reads and commits in threads. Safe from any thread."""
         ...
 
     def remembered(self, branch: str, step: str) -> View | None:

@@ -11,6 +11,7 @@ from intentlog.core.actions import IntentId
 from intentlog.core.records import IntentState, Resolution
 from intentlog.core.restart import Classification
 from intentlog.log.values import OpenIntent
+from intentlog.store.postgres_address import is_url, name_of
 
 UNANSWERED = frozenset({Resolution.ASK_PERSON, Resolution.PROBE})  # after a recovery: still in doubt
 
@@ -67,8 +68,15 @@ def of_contradiction(log: str, intent_id: IntentId) -> Advice:
 
 
 def command(name: str, *places: str, options: str = "") -> str:
-    """A command line that a shell reads as it is meant, whatever characters the places hold."""
-    quoted = [_quoted(place) for place in places]
+    """A command line that a shell reads as it is meant, whatever characters the places hold.
+
+    Args:
+        name: the command.
+        places: the log, whose password is left out, and what else it takes.
+        options: its options.
+    """
+    log, *others = places
+    quoted = [_quoted(place) for place in (name_of(log) if is_url(log) else log, *others)]
     if any(place.startswith("-") for place in places):
         return " ".join(filter(None, ["intentlog", name, options, "--", *quoted]))
     return " ".join(filter(None, ["intentlog", name, *quoted, options]))

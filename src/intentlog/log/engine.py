@@ -48,6 +48,7 @@ from intentlog.observe import LoggingObserver
 from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
+from intentlog.store.postgres_address import is_url
 from intentlog.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ def open_engine(path: str | Path, settings: object, *, read_only: bool, vfs: str
     if not isinstance(settings, Settings):
         raise ToolMisdefined(f"settings= takes Settings(...), not {settings!r}")
     clock, observer = SystemClock(), LoggingObserver()
-    if "://" in str(path):
+    if "://" in str(path):  # of whatever kind
         opened = postgres_store(str(path))
         failpoints.arm_from_environment()
         shared = opened(clock, observer, reader=read_only, lease_s=settings.lease.total_seconds())
@@ -349,7 +350,7 @@ def postgres_store(url: str) -> Callable[..., PostgresStore]:
     Raises:
         LogUnavailable: the URL is of another kind, or the client is not installed.
     """
-    if not url.startswith(("postgresql://", "postgres://")):
+    if not is_url(url):
         raise LogUnavailable(
             f"{url.partition('://')[0]}://...: a log is kept in a file or in PostgreSQL",
             remedy="name a file, or a URL postgresql://...",

@@ -230,7 +230,7 @@ class AioDriver:
         if isinstance(action, Load) and self._duty.waits(action.branch, action.step):
             await self._flush(action.branch)
         store = self._duty.store
-        if not store.reads_wait:
+        if not store.is_remote:
             return self._duty.do(action)
         if isinstance(action, Load) and action.generation is None:
             view = store.remembered(action.branch, action.step)

@@ -74,7 +74,8 @@ class Batches:
         if loop is not self._loop:
             return  # left over by a loop that is gone
         batch = take(self._queue)
-        is_quick = size_of(batch) <= INLINE_RECORDS_MAX and self._commit_s <= INLINE_COMMIT_S
+        is_small = size_of(batch) <= INLINE_RECORDS_MAX and not self._duty.store.is_remote
+        is_quick = is_small and self._commit_s <= INLINE_COMMIT_S
         self._room.set()
         if not batch:
             self._is_committing = False

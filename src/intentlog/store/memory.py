@@ -131,7 +131,7 @@ class MemoryStore:
         return staged.replies
 
     upkeep_due = False
-    reads_wait = False
+    is_remote = False
 
     def upkeep(self) -> None:
         """See `ports.Store.upkeep`: there is nothing to do."""

@@ -6,9 +6,6 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-
 from intentlog.errors import LogUnavailable
 
 SCHEMA = "intentlog"  # where nothing else is said: postgresql://...?schema=NAME
@@ -49,6 +46,29 @@ class Address(NamedTuple):
         return " ".join(text.split())
 
 
+def is_url(path: object) -> bool:
+    """Whether this names a log in PostgreSQL."""
+    return str(path).startswith(("postgresql://", "postgres://"))
+
+
+def name_of(url: str) -> str:
+    """A URL without its password: it can be printed, and given to a command again."""
+    user, hosts, given = _parts(url)
+    shown = [(key, value) for key, value in given if key not in _SECRETS]
+    who = f"{user.partition(':')[0]}@" if user else ""
+    return f"postgresql://{who}{hosts}{'?' + urlencode(shown) if shown else ''}"
+
+
+def _parts(url: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """Who (and the password), where, and what else it says."""
+    _, _, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    if "@" not in place and "@" in query:  # a password with a question mark in it, which libpq will not like
+        place, query = rest, ""
+    user, _, hosts = place.rpartition("@")
+    return user, hosts, parse_qsl(query, keep_blank_values=True)
+
+
 def address_of(url: str) -> Address:
     """Take a URL apart.
 
@@ -59,14 +79,11 @@ def address_of(url: str) -> Address:
     Raises:
         LogUnavailable: it is no such URL, or the schema's name would have to be quoted.
     """
-    _, _, rest = url.partition("://")
-    place, _, query = rest.partition("?")
-    if "@" not in place and "@" in query:  # a password with a question mark in it, which libpq will not like
-        place, query = rest, ""
-    user, at, hosts = place.rpartition("@")
-    given = parse_qsl(query, keep_blank_values=True)
-    shown = [(key, value) for key, value in given if key not in _SECRETS]
-    name = f"postgresql://{user.partition(':')[0]}{at}{hosts}{'?' + urlencode(shown) if shown else ''}"
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    name = name_of(url)
+    user, hosts, given = _parts(url)
     schema = dict(given).get("schema", SCHEMA)
     if not _SCHEMA_NAME.fullmatch(schema):
         raise LogUnavailable(
@@ -74,7 +91,7 @@ def address_of(url: str) -> Address:
         )
     own = urlencode([(key, value) for key, value in given if key != "schema"], quote_via=quote)
     try:
-        found = conninfo_to_dict(f"postgresql://{place}{'?' + own if own else ''}")
+        found = conninfo_to_dict(f"postgresql://{user}{'@' if user else ''}{hosts}{'?' + own if own else ''}")
     except ProgrammingError:  # its text may hold the password, so that it is not kept
         found = None
     if found is None:

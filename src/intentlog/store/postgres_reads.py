@@ -35,7 +35,7 @@ _UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, OverflowErr
 class PostgresReads(ABC):
     """Reads of one log. Safe from several threads at once."""
 
-    reads_wait = True
+    is_remote = True
 
     _address: Address
     _texts: Texts

@@ -7,7 +7,7 @@ what stands under it (I2). No lock outlives the transaction, and no state the se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from psycopg.errors import InternalError
@@ -63,12 +63,14 @@ class Standing(NamedTuple):
     Attributes:
         now_ns: its wall clock.
         xid: the transaction.
+        places: what its records may take, in no order.
         fsync, synchronous_commit: whether a commit is durable.
         meta: the log's format and salt: whether the tables are those that were opened.
     """
 
     now_ns: int
     xid: str
+    places: list[int]
     fsync: str
     synchronous_commit: str
     meta: list[bytes]
@@ -100,47 +102,46 @@ class PostgresRows:
         Raises:
             psycopg.Error: nothing was written.
         """
-        self._operations, self._steps = {}, {}
         names = sorted({entry.branch for entry in entries}, key=str.encode)
         self._inserted = {name for name in names if name not in self._remembered}
         keys = {_key(entry) for entry in entries if isinstance(entry.record, r.OfIntent)}
         unknown = [key for key in keys if not self._knows(key)]
-        opening = [e.branch for e in entries if isinstance(e.record, r.AttemptOpened)]
-        texts = self._texts
+        opening = {e.branch for e in entries if isinstance(e.record, r.AttemptOpened)}
+        values = (
+            Names(names),
+            Names([name for name in names if name in self._inserted]),
+            *_columns(unknown),
+            Names(opening),
+            STEPS_MAX + 1,
+            len(entries),
+            self._horizon_key,
+            *_LIMITS,
+        )
         with link.pipeline():
             link.execute(BEGIN)
-            link.execute(texts["limits"], _LIMITS)
-            if self._inserted:
-                link.execute(texts["new_branches"], (Names(sorted(self._inserted, key=str.encode)),))
-            locked = link.execute(texts["lock_branches"], (Names(names),), binary=True)
-            link.execute(texts["mark"], (self._horizon_key,))
-            standing = link.execute(texts["standing"], (len(entries),), binary=True)
-            found = self._look_for(link, unknown)
-            steps = link.execute(texts["steps"], (Names(opening), STEPS_MAX + 1), binary=True) if opening else None
+            taken = link.execute(self._texts["take"], values, binary=True)
+        row = taken.fetchall()[0]
+        standing = Standing(*row[:6])
+        locked, states, *found, step_branches, steps = (column or () for column in row[6:])
         self._branches = {}
-        for name, state in locked.fetchall():
+        for name, state in zip(locked, states, strict=True):
             self._take_branch(name, state)
+        self._operations = {}
+        self._take_operations(zip(*found, strict=True))
         stale = [key for key in keys - set(unknown) if key[0] not in self._remembered]
-        self._take_operations(found.fetchall() if found else [])
         if stale:  # somebody else has written to these branches since
-            again = self._look_for(link, stale)
-            self._take_operations(again.fetchall() if again else [])
-        for name, of_it in steps.fetchall() if steps else []:
-            self._steps[name] = set(of_it) if len(of_it) <= STEPS_MAX else None
-        now_ns, xid, places, fsync, synchronous_commit, meta = standing.fetchall()[0]
-        self._places = sorted(places)
-        return Standing(now_ns, xid, fsync, synchronous_commit, meta)
+            again = link.execute(self._texts["operations"], _columns(stale), binary=True)
+            self._take_operations(again.fetchall())
+        of_each: dict[str, set[str]] = {name: set() for name in opening}
+        for name, step in zip(step_branches, steps, strict=True):
+            of_each[name].add(step)
+        self._steps = {name: of_it if len(of_it) <= STEPS_MAX else None for name, of_it in of_each.items()}
+        self._places = sorted(standing.places)
+        return standing
 
     def _knows(self, key: OperationKey) -> bool:
         held = self._remembered.get(key[0])
         return held is not None and held.knows(key[1], key[2])
-
-    def _look_for(self, link: Link, keys: Sequence[OperationKey]) -> Any:
-        if not keys:
-            return None
-        names, steps, generations = zip(*keys, strict=True)
-        values = (Names(names), Names(steps), Bigints(generations))
-        return link.execute(self._texts["operations"], values, binary=True)
 
     def _take_branch(self, name: str, state: bytes) -> None:
         held = self._remembered.get(name)
@@ -188,15 +189,10 @@ class PostgresRows:
         Raises:
             psycopg.Error: see above; with the connection alive, nothing was written.
         """
-        texts = self._texts
+        empty = [n for n in self._inserted if n not in staged.branches and not self._branches[n][0]]
+        values = (*_event_columns(staged), *_branch_columns(staged), *_operation_columns(staged), Names(empty))
         with link.pipeline():
-            link.execute(texts["put_events"], _event_columns(staged))
-            link.execute(texts["put_branches"], _branch_columns(staged))
-            if staged.operations:
-                link.execute(texts["put_operations"], _operation_columns(staged))
-            empty = [n for n in self._inserted if n not in staged.branches and not self._branches[n][0]]
-            if empty:  # of new branches whose records were all refused
-                link.execute(texts["drop_empty"], (Names(empty),))
+            link.execute(self._texts["put"], values)
             committed = link.execute(COMMIT)
         if committed.statusmessage != "COMMIT":  # a transaction that had failed is rolled back by COMMIT
             raise InternalError(f"COMMIT was answered by {committed.statusmessage}")
@@ -264,7 +260,11 @@ def _branch_columns(staged: Staged) -> tuple[Any, ...]:
 
 
 def _operation_columns(staged: Staged) -> tuple[Any, ...]:
-    names, steps, generations = zip(*staged.operations, strict=True)
     rows = staged.operations.values()
     states = Blobs([codec.encode_state(one) for one in rows])
-    return (Names(names), Names(steps), Bigints(generations), [one.is_listed for one in rows], states)
+    return (*_columns(staged.operations), [one.is_listed for one in rows], states)
+
+
+def _columns(keys: Collection[OperationKey]) -> tuple[Names, Names, Bigints]:
+    """Operations' keys, as columns."""
+    return Names([key[0] for key in keys]), Names([key[1] for key in keys]), Bigints([key[2] for key in keys])

@@ -61,6 +61,77 @@ CREATE TABLE {s}.operations (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX listed_operations ON {s}.operations (branch, step, generation) WHERE is_listed;
 CREATE TABLE {s}.owners (owner text COLLATE "C" PRIMARY KEY, lease_until timestamptz NOT NULL);
+
+-- The first round trip of an append. Each statement of a volatile function has a snapshot of its own (READ COMMITTED):
+-- those behind the lock see what was committed before it was granted (I2).
+CREATE FUNCTION {s}.take(
+    names text[], fresh text[], asked_branches text[], asked_steps text[], asked_generations bigint[], opening text[],
+    steps_max bigint, records bigint, horizon_key bigint, lock_limit text, idle_limit text, transaction_limit text,
+    OUT now_ns bigint, OUT xid text, OUT places bigint[], OUT fsync text, OUT synchronous_commit text,
+    OUT meta bytea[], OUT locked text[], OUT states bytea[], OUT branches text[], OUT steps text[],
+    OUT generations bigint[], OUT operations bytea[], OUT step_branches text[], OUT known_steps text[]
+) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM set_config('lock_timeout', lock_limit, true),
+        set_config('idle_in_transaction_session_timeout', idle_limit, true),
+        set_config('enable_seqscan', 'off', true),  -- a plan that was kept since the tables were empty stays a good one
+        set_config('jit', 'off', true);
+    IF current_setting('server_version_num')::int >= 170000 THEN
+        PERFORM set_config('transaction_timeout', transaction_limit, true);
+    END IF;
+    IF cardinality(fresh) > 0 THEN
+        INSERT INTO {s}.branches (branch, unfinished, holder, state)
+            SELECT n, false, '', ''::bytea FROM unnest(fresh) WITH ORDINALITY AS u (n, place) ORDER BY place
+            ON CONFLICT (branch) DO NOTHING;
+    END IF;
+    SELECT array_agg(b.branch), array_agg(b.state) INTO locked, states FROM (
+        SELECT b.branch, b.state FROM {s}.branches b WHERE b.branch = ANY (names) ORDER BY b.branch FOR UPDATE
+    ) AS b;
+    PERFORM pg_advisory_xact_lock_shared(horizon_key::int, (p.last_value & 2147483647)::int) FROM {s}.places p;
+    places := ARRAY (SELECT nextval('{s}.places') FROM generate_series(1, records));
+    now_ns := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000;  -- the clock has microseconds
+    xid := pg_current_xact_id()::text;
+    fsync := current_setting('fsync');
+    synchronous_commit := current_setting('synchronous_commit');
+    meta := ARRAY (SELECT m.value FROM {s}.meta m WHERE m.key IN ('format', 'salt') ORDER BY m.key);
+    IF cardinality(asked_steps) > 0 THEN
+        SELECT array_agg(o.branch), array_agg(o.step), array_agg(o.generation), array_agg(o.state)
+            INTO branches, steps, generations, operations
+            FROM unnest(asked_branches, asked_steps, asked_generations) AS u (branch, step, generation)
+            JOIN {s}.operations o ON o.branch = u.branch AND o.step = u.step AND o.generation = u.generation;
+    END IF;
+    IF cardinality(opening) > 0 THEN
+        SELECT array_agg(u.n), array_agg(k.step) INTO step_branches, known_steps FROM unnest(opening) AS u (n)
+            CROSS JOIN LATERAL (
+                SELECT DISTINCT o.step FROM {s}.operations o WHERE o.branch = u.n LIMIT steps_max
+            ) AS k;
+    END IF;
+END $$;
+
+-- The second, but for its COMMIT.
+CREATE FUNCTION {s}.put(
+    seqs bigint[], of_branches text[], previous bigint[], wall_ns bigint[], boot_ids bytea[], boot_ns bigint[],
+    records bytea[], payloads bytea[], chains bytea[],
+    names text[], are_unfinished boolean[], holders text[], branch_states bytea[],
+    operation_branches text[], steps text[], generations bigint[], listed boolean[], operation_states bytea[],
+    empty text[]
+) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    INSERT INTO {s}.events (seq, branch, previous_seq, wall_ns, boot_id, boot_ns, record, payload, chain)
+        SELECT * FROM unnest(seqs, of_branches, previous, wall_ns, boot_ids, boot_ns, records, payloads, chains);
+    UPDATE {s}.branches b SET unfinished = u.unfinished, holder = u.holder, state = u.state
+        FROM unnest(names, are_unfinished, holders, branch_states) AS u (branch, unfinished, holder, state)
+        WHERE b.branch = u.branch;
+    IF cardinality(steps) > 0 THEN
+        INSERT INTO {s}.operations (branch, step, generation, is_listed, state)
+            SELECT * FROM unnest(operation_branches, steps, generations, listed, operation_states)
+            ON CONFLICT (branch, step, generation)
+            DO UPDATE SET is_listed = excluded.is_listed, state = excluded.state;
+    END IF;
+    IF cardinality(empty) > 0 THEN  -- of new branches whose records were all refused
+        DELETE FROM {s}.branches b WHERE b.branch = ANY (empty) AND b.state = ''::bytea;
+    END IF;
+END $$;
 """,
 )
 FORMAT = len(MIGRATIONS)
@@ -96,35 +167,14 @@ class Texts(NamedTuple):
     """Every statement, for one schema. `$n` are its values, in order."""
 
     # --- what a writer sends -----------------------------------------------------------------------------------------
-    limits: str = """SELECT set_config('lock_timeout', $1, true),
-        set_config('idle_in_transaction_session_timeout', $2, true), set_config('search_path', 'pg_catalog', true),
-        set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
-        CASE WHEN current_setting('server_version_num')::int >= 170000
-        THEN set_config('transaction_timeout', $3, true) END"""
-    new_branches: str = """INSERT INTO {s}.branches (branch, unfinished, holder, state)
-        SELECT n, false, '', ''::bytea FROM unnest($1::text[]) WITH ORDINALITY AS u (n, place) ORDER BY place
-        ON CONFLICT (branch) DO NOTHING"""
-    lock_branches: str = """SELECT branch, state FROM {s}.branches WHERE branch = ANY ($1::text[])
-        ORDER BY branch FOR UPDATE"""
-    mark: str = """SELECT pg_advisory_xact_lock_shared($1::int, (last_value & 2147483647)::int) FROM {s}.places"""
-    standing: str = f"""SELECT {NOW_NS}, pg_current_xact_id()::text,
-        ARRAY (SELECT nextval('{{s}}.places') FROM generate_series(1, $1)),
-        current_setting('fsync'), current_setting('synchronous_commit'),
-        ARRAY (SELECT value FROM {{s}}.meta WHERE key IN ('format', 'salt') ORDER BY key)"""
+    take: str = """SELECT * FROM {s}.take($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[],
+        $7, $8, $9, $10, $11, $12)"""
+    put: str = """SELECT {s}.put($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[],
+        $7::bytea[], $8::bytea[], $9::bytea[], $10::text[], $11::boolean[], $12::text[], $13::bytea[], $14::text[],
+        $15::text[], $16::bigint[], $17::boolean[], $18::bytea[], $19::text[])"""
     operations: str = """SELECT o.branch, o.step, o.generation, o.state
         FROM unnest($1::text[], $2::text[], $3::bigint[]) AS u (branch, step, generation)
         JOIN {s}.operations o ON o.branch = u.branch AND o.step = u.step AND o.generation = u.generation"""
-    steps: str = """SELECT u.n, ARRAY (SELECT DISTINCT step FROM {s}.operations WHERE branch = u.n LIMIT $2)
-        FROM unnest($1::text[]) AS u (n)"""
-    put_events: str = f"""INSERT INTO {{s}}.events ({EVENT_COLUMNS}) SELECT * FROM unnest($1::bigint[], $2::text[],
-        $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[])"""
-    put_branches: str = """UPDATE {s}.branches b SET unfinished = u.unfinished, holder = u.holder, state = u.state
-        FROM unnest($1::text[], $2::bool[], $3::text[], $4::bytea[]) AS u (branch, unfinished, holder, state)
-        WHERE b.branch = u.branch"""
-    put_operations: str = """INSERT INTO {s}.operations (branch, step, generation, is_listed, state)
-        SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bool[], $5::bytea[])
-        ON CONFLICT (branch, step, generation) DO UPDATE SET is_listed = excluded.is_listed, state = excluded.state"""
-    drop_empty: str = "DELETE FROM {s}.branches WHERE branch = ANY ($1::text[]) AND state = ''::bytea"
 
     # --- leases ------------------------------------------------------------------------------------------------------
     renew: str = f"""WITH before AS (SELECT {_LEASED} AS held FROM {{s}}.owners WHERE owner = $1), put AS (

@@ -60,7 +60,7 @@ class SqliteStore(SqliteReads):
     """
 
     death_is_certain = True
-    reads_wait = False
+    is_remote = False
 
     def __init__(
         self,
