@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from intentlog.cli import advice, render, report
+from intentlog.cli import advice, checkup, render, report
 from intentlog.cli.arguments import (
     URL_VARIABLE,
     AsJson,
@@ -301,6 +301,21 @@ def verify(log: LogArgument = None, *, as_json: AsJson = False) -> int:
     else:
         report.verified(found)
     return FINE if found.ok else DAMAGED
+
+
+@app.command(epilog="Example: intentlog doctor postgresql://orders@db.example/orders")
+def doctor(log: LogArgument = None, *, as_json: AsJson = False) -> int:
+    """Look at what the log's durability hangs on: settings, standbys, rights, workers. Exits with 1 if one is wrong.
+
+    Nothing is written. What a standby, a pooler or the role's rights keep from being seen is said to be unseen.
+    """
+    name, found = checkup.examine(place_of(log))
+    is_wrong = checkup.is_wrong(found)
+    if as_json:
+        render.print_json({"ok": not is_wrong, "log": name, "findings": found})
+    else:
+        checkup.report(name, found)
+    return ERROR if is_wrong else FINE
 
 
 def _newest_decision(opened: Log, intent_id: IntentId) -> tuple[int, Settled]:
