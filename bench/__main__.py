@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import effects, growth, parts, small, table
+from bench import effects, growth, parts, small, standin, table
 from bench.figures import draw
 from bench.floor import Floor, p50_us, p99_us
 from bench.measures import RawFloor, Run, machine
@@ -51,6 +51,9 @@ def _effects(run: Run, folder: Path) -> None:
     for one in effects.measure(folder, quick=run.quick):
         _tell(f"{one.key}: {one.effects_per_s.mid:,.0f} effects/s")
         run.effects.append(one)
+    for one in standin.measure(folder, quick=run.quick):
+        _tell(f"the stand-in, {one.key}: {one.effects_per_s.mid:,.0f} effects/s")
+        run.standin.append(one)
     if run.quick:
         run.absent["4096"] = "not in a quick run"
     run.absent["postgresql"] = library_has_it() or "not measured: the bench has no scenario for it yet"

@@ -189,6 +189,7 @@ class Run(Struct):
     quick: bool
     floors: list[RawFloor] = field(default_factory=list[RawFloor])
     effects: list[Effects] = field(default_factory=list[Effects])
+    standin: list[Effects] = field(default_factory=list[Effects])
     growth: list[Growth] = field(default_factory=list[Growth])
     restart: Restart | None = None
     replay: Replay | None = None

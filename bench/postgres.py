@@ -130,5 +130,5 @@ def library_has_it() -> str:
     try:
         Log.open("postgresql://bench@127.0.0.1:1/none").close()
     except (IntentLogError, ImportError) as error:
-        return "not built" if "SQLite files only" in str(error) else ""
+        return "psycopg is not installed" if "needs psycopg" in str(error) else ""
     return ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import count
@@ -24,6 +24,9 @@ import msgspec
 from bench.effects import (
     CENTS,
     FLOOR_SYNCS,
+    FULL,
+    QUICK,
+    TASKS,
     WARM_WORKERS,
     Amount,
     Missing,
@@ -166,7 +169,7 @@ def lone(folder: Path, amount: Amount) -> Effects:
         before = writer.commits
         taken = [alternating(one, floor, amount.per_worker) for _ in within(amount)]
     after = writer.close(next(orders))
-    return of_rounds("standin-sync", 1, taken, Counters(before, before, 0), after)
+    return of_rounds("sync", 1, taken, Counters(before, before, 0), after)
 
 
 class _Tasks:
@@ -253,4 +256,13 @@ async def at_once(folder: Path, tasks: int, amount: Amount) -> Effects:
         taken = [await _round(driver, tasks, amount.per_worker, orders, floor) for _ in within(amount)]
     driver.close()
     after = writer.close(next(orders))
-    return of_rounds(f"standin-{tasks}", tasks, taken, Counters(before, before, 0), after)
+    return of_rounds(f"asyncio-{tasks}", tasks, taken, Counters(before, before, 0), after)
+
+
+def measure(folder: Path, *, quick: bool) -> Iterator[Effects]:
+    """Every scenario, as soon as it is measured; the keys are those of the library's own."""
+    amounts = QUICK if quick else FULL
+    yield lone(folder, amounts[1])
+    for tasks in TASKS:
+        if tasks in amounts and tasks >= WARM_WORKERS:
+            yield asyncio.run(at_once(folder, tasks, amounts[tasks]))

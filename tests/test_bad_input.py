@@ -123,7 +123,7 @@ def a_hard_link(path: Path) -> tuple[Path, str]:
 
 
 def a_url(path: Path) -> tuple[Path, str]:
-    return "postgresql://host/log", "SQLite files only"  # type: ignore[return-value] # not a path, on purpose
+    return "mysql://host/log", "a file or in PostgreSQL"  # type: ignore[return-value] # not a path, on purpose
 
 
 PLACES = [in_a_missing_folder, under_a_file, a_folder, a_pipe, a_dangling_link, a_hard_link, a_url]

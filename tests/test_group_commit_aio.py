@@ -232,7 +232,11 @@ def test_an_outcome_waits_for_room_however_often_it_is_cancelled(
 
 # --- where a batch is committed --------------------------------------------------------------------------------------
 
+# A network is never waited for on the loop (`test_postgres_program`).
+ON_THIS_MACHINE = pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
 
+
+@ON_THIS_MACHINE
 def test_a_lone_effect_is_committed_on_the_loop(run: Run, store: AnyGated, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of one or two, while the disk is quick: on the loop's thread. With a slow disk: on the writer's."""
     monkeypatch.setattr(batches, "INLINE_COMMIT_S", 1e9)  # however loaded this machine is
@@ -254,6 +258,7 @@ def test_a_lone_effect_is_committed_on_the_loop(run: Run, store: AnyGated, monke
     run(main())
 
 
+@ON_THIS_MACHINE
 def test_who_found_the_disk_slow_tries_again(run: Run, store: AnyGated, monkeypatch: pytest.MonkeyPatch) -> None:
     """One burst of slow commits does not keep lone effects off the loop for ever."""
     monkeypatch.setattr(batches.time, "perf_counter", lambda: 0.0)  # from now on each commit takes no time

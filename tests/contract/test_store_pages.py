@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
 import pytest
+from postgres_servers import Server
 
 from intentlog import Log
 from intentlog.core import codec
@@ -20,6 +22,7 @@ from intentlog.store import pages, schema, whole
 from intentlog.store.clock import SystemClock
 from intentlog.store.memory import MemoryDisk, MemoryStore
 from intentlog.store.postgres import PostgresStore
+from intentlog.store.postgres_schema import texts_of
 from intentlog.store.sqlite import SqliteStore
 
 LENGTHS = (0, 1, 2, 6, 7, 8, 29, 30, 31, 200)
@@ -225,6 +228,42 @@ def test_a_page_begins_where_the_last_one_ended(sqlite: SqliteStore, tmp_path: P
     assert "SEARCH" in steps, steps
     assert "SCAN" not in steps, steps
     assert "TEMP B-TREE" not in steps, steps
+
+
+TEXTS = texts_of("log")
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (TEXTS.unfinished, "unfinished_branches"),
+        (TEXTS.all_listed, "listed_operations"),
+        (TEXTS.listed_of, "listed_operations"),
+        (TEXTS.branches, "branches_pkey"),
+        (TEXTS.branch_rows, "branches_pkey"),
+        (TEXTS.all_operations, "operations_pkey"),
+        (TEXTS.operations_of, "operations_pkey"),
+        (TEXTS.operation_rows, "operations_pkey"),
+        (TEXTS.events_after, "events_pkey"),
+        (TEXTS.event, "events_pkey"),
+        (TEXTS.walk_back, "events_pkey"),
+        (TEXTS.view_newest, "operations_pkey"),
+    ],
+)
+def test_postgres_reads_by_its_indexes(
+    postgres: Server, postgres_store: PostgresStore, postgres_log_url: str, query: str, index: str
+) -> None:
+    """The same there: an index gives what is wanted in the order in which it is wanted, from where a page begins."""
+    asked = query.replace('"log"', postgres_log_url.rpartition("=")[2])
+    with postgres.connect() as connection:
+        connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute(f"PREPARE asked AS {asked}")
+        values = ", ".join(["NULL"] * max(int(number) for number in re.findall(r"\$(\d)", asked)))
+        steps = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE asked({values})"))
+    assert index in steps, steps
+    assert "Seq Scan" not in steps, steps
+    assert query == TEXTS.walk_back or "Sort" not in steps, steps
 
 
 USES: dict[str, Callable[[Log], object]] = {

@@ -108,7 +108,7 @@ class _Clock(NamedTuple):
     def now(self) -> Instant:
         return instant(self.tick)
 
-    def gone(self, *, age_max_ns: int = 0) -> str:
+    def gone(self, *, age_max_ns: int = 0, given_ns: int | None = None) -> str:
         return ""
 
 

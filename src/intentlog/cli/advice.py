@@ -11,7 +11,6 @@ from intentlog.core.actions import IntentId
 from intentlog.core.records import IntentState, Resolution
 from intentlog.core.restart import Classification
 from intentlog.log.values import OpenIntent
-from intentlog.store.postgres_address import is_url, name_of
 
 UNANSWERED = frozenset({Resolution.ASK_PERSON, Resolution.PROBE})  # after a recovery: still in doubt
 
@@ -76,7 +75,7 @@ def command(name: str, *places: str, options: str = "") -> str:
         options: its options.
     """
     log, *others = places
-    quoted = [_quoted(place) for place in (name_of(log) if is_url(log) else log, *others)]
+    quoted = [_quoted(place) for place in (_without_password(log), *others)]
     if any(place.startswith("-") for place in places):
         return " ".join(filter(None, ["intentlog", name, options, "--", *quoted]))
     return " ".join(filter(None, ["intentlog", name, *quoted, options]))
@@ -95,6 +94,15 @@ def _decide(log: str, intent_id: str, seq: int, not_before: datetime | None) -> 
 
 def _recover(log: str) -> str:
     return command("recover", log, options="--import MODULE")
+
+
+def _without_password(log: str) -> str:
+    """How a log is named where it may be read by others."""
+    if not log.startswith(("postgresql://", "postgres://")):
+        return log
+    from intentlog.store.postgres_address import name_of
+
+    return name_of(log)
 
 
 def _quoted(text: str) -> str:

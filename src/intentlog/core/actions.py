@@ -90,10 +90,10 @@ class FetchError(NamedTuple):
     seq: int
 
 
-class Append(Struct, gc=False):
+class Append(Struct, frozen=True, gc=False):
     """Append one record, in a commit of its own. Reply: `Appended` or `Refused`; `Deferred` if EVENTUAL.
 
-    `body` is the record's encoding, once it was made: by who appends, outside the lock that the commit is made under.
+    `body` is the record's encoding, where that was made before, outside the lock that the commit is made under.
     """
 
     branch: str

@@ -71,9 +71,16 @@ def different_names(recorded: bytes | None, present: bytes) -> list[str]:
     return sorted(n for n in before.keys() | now.keys() if bytes(before.get(n, b"")) != bytes(now.get(n, b"")))
 
 
+@lru_cache(maxsize=16)  # to begin one takes longer than to go on with its copy
+def _keyed(salt: bytes) -> blake2b:
+    return blake2b(key=salt, digest_size=16)
+
+
 def request_id(salt: bytes, branch: str, step: str, generation: int) -> str:
     """The key that every attempt of the operation sends."""
-    digest = bytearray(blake2b(f"{branch}\0{step}\0{generation}".encode(), key=salt, digest_size=16).digest())
+    keyed = _keyed(salt).copy()
+    keyed.update(f"{branch}\0{step}\0{generation}".encode())
+    digest = bytearray(keyed.digest())
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
     text = digest.hex()

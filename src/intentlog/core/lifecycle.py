@@ -72,7 +72,7 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         yield from check_same_call(plan, view.operation)
         match _todo(plan, view), view.operation:
             case Resolution.REPLAY, Operation() as operation:
-                return (yield from replay(plan, operation))._replace(replayed=not called)
+                return (yield from replay(plan, operation, replayed=not called))
             case Resolution.ASK_PERSON, Operation() as operation:
                 return (yield from _unsettled(plan, operation, cause, _may_land_until(plan, view)))
             case Resolution.PROBE, Operation() as operation:

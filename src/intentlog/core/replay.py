@@ -17,8 +17,8 @@ from intentlog.errors import OutcomeUnavailable
 WITH_ITS_CODEC = "open the log with its codec: Settings(codec=...)."
 
 
-def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
-    """Answer from the record; nothing is called."""
+def replay(plan: Plan, operation: Operation, *, replayed: bool = True) -> Script[Outcome[Any]]:
+    """Answer from the record; nothing is called. `replayed` is what its outcome says of that."""
     decided = operation.decided
     if decided is None:
         msg = "a replay of an operation without an outcome"
@@ -41,7 +41,7 @@ def replay(plan: Plan, operation: Operation) -> Script[Outcome[Any]]:
             intent_id=intent,
             remedy="let the tool's type read the recorded value again: intentlog show has it.",
         ) from unfit
-    return Outcome(value, replayed=True, intent_id=intent, request_id=operation.request_id)
+    return Outcome(value, replayed=replayed, intent_id=intent, request_id=operation.request_id)
 
 
 def with_digest_of(plan: Plan, operation: Operation | None) -> Plan:

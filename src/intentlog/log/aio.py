@@ -241,6 +241,10 @@ class AsyncAttempt:
         driver = self._driver
         loop = driver.check()
         prepared = self._engine.prepare(self._state, tool, step, args, kwargs, is_async=True)
+        outcome = None if self._engine.store.is_remote else prepared.replayed(self._engine.duty)
+        if outcome is not None:
+            await driver.give_way()
+            return outcome
         if self._turns is None or self._turns.loop is not loop:
             self._turns = Turns(loop)
         turns, step = self._turns, prepared.step
@@ -250,7 +254,7 @@ class AsyncAttempt:
             except BaseException:
                 prepared.withdraw()
                 raise
-        return await driver.run(prepared.script, prepared.hands, lambda: turns.give(step))
+        return await driver.run(prepared.script(), prepared.hands(), lambda: turns.give(step))
 
     @property
     def _state(self) -> AttemptState:
@@ -275,6 +279,7 @@ class AsyncAttempt:
         try:
             opened = await self._driver.run(self._engine.opening(self._branch, state.owner))
             state.number = opened.attempt
+            state.is_replaying = opened.attempt > 1
             self.classifications = opened.classifications
             self._opened = state
         except BranchBusy:

@@ -89,6 +89,8 @@ class Signature:
 
     def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments by their names, with defaults. In the common case without `inspect`, which takes ten times."""
+        if self._is_simple and not kwargs and len(args) == len(self._names) == self._by_position:
+            return dict(zip(self._names, args, strict=True))
         if self._is_simple and len(args) <= self._by_position:
             values = {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
             if len(values) == len(self._names) and self._given_once(args, kwargs):

@@ -16,39 +16,36 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from intentlog import failpoints
-from intentlog.core import codec, lifecycle, restart
-from intentlog.core.actions import IntentId, Outcome, Plan, Script
+from intentlog.core import codec, restart
+from intentlog.core.actions import IntentId, Plan, Script
 from intentlog.core.effects import Declaration, EffectKind, nanoseconds
 from intentlog.core.records import End
 from intentlog.core.state import Operation
 from intentlog.errors import (
-    ArgumentDrift,
     ArgumentsNotRecordable,
     Fenced,
     InDoubt,
     LogUnavailable,
-    OutcomeUnavailable,
-    Rejected,
     StepRequired,
     ToolMisdefined,
 )
 from intentlog.log.deciding import Deciding
 from intentlog.log.declare import AnyTool
-from intentlog.log.hands import RecoveryHands, ToolHands, running
+from intentlog.log.hands import RecoveryHands, running
+from intentlog.log.prepared import Prepared
 from intentlog.log.recovering import Noted, has_work
+from intentlog.log.sealing import Payloads
 from intentlog.log.secrecy import describe
-from intentlog.log.steps import Steps, Unnamed
+from intentlog.log.steps import Steps
 from intentlog.log.toolbox import Toolbox
 from intentlog.log.values import Settings
 from intentlog.observe import LoggingObserver
 from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
-from intentlog.store.postgres_address import is_url
 from intentlog.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -70,11 +67,17 @@ class AttemptState:
         left: whether it was closed, or nobody will close it any more.
         visited: the steps that it came by.
         secrets: what is to be masked in an error that its close keeps.
+        payloads: writes and reads the payloads of its branch.
+        is_replaying: whether its next call is likely to be answered from the record.
+        templates: of the plans of its tools, by their names, with the declaration that each was made for.
     """
 
-    def __init__(self, branch: str, owner: str) -> None:
+    def __init__(self, branch: str, owner: str, payloads: Payloads) -> None:
         self.branch = branch
         self.owner = owner
+        self.payloads = payloads
+        self.is_replaying = False
+        self.templates: dict[str, tuple[Declaration, Plan]] = {}
         self.number = 0
         self.steps = Steps()
         self.is_open = True
@@ -106,15 +109,6 @@ class AttemptState:
         return not self.left or self.is_calling
 
 
-class Prepared(Struct, frozen=True):
-    """A guarded call, ready to be driven. Its `withdraw` is for a call that is never driven."""
-
-    step: str
-    script: Script[Outcome[Any]]
-    hands: ToolHands
-    withdraw: Callable[[], None]
-
-
 class Engine(Deciding):
     """A log without a face. Safe from any thread, but for what its driver does."""
 
@@ -127,7 +121,6 @@ class Engine(Deciding):
         self.tools = Toolbox()
         self.is_closing = False
         self._numbers = count(1)
-        self._declarations: dict[int, tuple[Declaration, Declaration]] = {}
         self._attempts: WeakValueDictionary[str, AttemptState] = WeakValueDictionary()
 
     # --- guarded calls -----------------------------------------------------------------------------------------
@@ -139,7 +132,7 @@ class Engine(Deciding):
             LogClosed: the log is being closed.
         """
         self.check_open()
-        attempt = AttemptState(branch, f"{self.store.owner}.{next(self._numbers)}")
+        attempt = AttemptState(branch, f"{self.store.owner}.{next(self._numbers)}", self.payloads(branch))
         self._attempts[attempt.owner] = attempt
         return attempt
 
@@ -167,7 +160,8 @@ class Engine(Deciding):
         if not attempt.is_open:
             raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
-        payloads = self.payloads(attempt.branch)
+        template = self._template(attempt, usable)
+        payloads = attempt.payloads
         arguments, digest = bound.encoded, bound.digest
         if payloads.codec:
             try:
@@ -183,42 +177,43 @@ class Engine(Deciding):
         if inside and (attempt.branch, step) in [(one.branch, one.step) for one in inside]:
             attempt.steps.end(usable, unnamed, decided=False, drifted=True)
             raise StepRequired(f"{usable.name} is called under the step that it is running in", intent_id=intent)
-        plan = Plan(
-            log=self.store.name,
+        plan = replace(
+            template,
             intent_id=intent,
-            salt=self.store.salt,
-            tool=usable.name,
-            declaration=self._with_grace(usable),
             arguments=arguments,
             digest=digest,
-            kind_of=usable.kind_of,
-            describe=partial(describe, secrets=bound.secrets),
-            encode=payloads.value,
-            decode=partial(payloads.decoded, of_type=usable.signature.returns),
-            retry_times=usable.retry.times if usable.retry else 0,
-            retry_backoff_ns=nanoseconds(usable.retry.backoff) if usable.retry else 0,
-            implied_value=b"null" if usable.signature.returns in (None, type(None)) else None,
-            read_durability=usable.durability,
-            death_is_certain=self.store.death_is_certain,
-            opened=payloads.opened,
+            describe=partial(describe, secrets=bound.secrets) if bound.secrets else describe,
             unkeyed_digest=bound.digest if payloads.codec else "",
         )
-        script = _watched(lifecycle.perform(plan), attempt, usable, unnamed)
-        attempt.watch(script)
-        return Prepared(
-            step,
-            script,
-            ToolHands(usable, bound, payloads),
-            lambda: attempt.steps.end(usable, unnamed, decided=False, drifted=False),
-        )
+        return Prepared(attempt, usable, bound, step, unnamed, plan)
 
-    def _with_grace(self, handle: AnyTool) -> Declaration:
-        """What a tool declares, with the grace of this log; made once."""
-        plain, declared = self._declarations.get(handle.number, (None, None))
-        if plain is not handle.declaration or declared is None:  # new, or it got a probe since
-            declared = replace(handle.declaration, grace_ns=nanoseconds(self.settings.dispatch_grace))
-            self._declarations[handle.number] = handle.declaration, declared
-        return declared
+    def _template(self, attempt: AttemptState, handle: AnyTool) -> Plan:
+        """What is alike in all plans of an attempt for one tool; made once."""
+        found = attempt.templates.get(handle.name)
+        if found is not None and found[0] is handle.declaration:  # else it is new, its twin, or it got a probe since
+            return found[1]
+        returns = handle.signature.returns
+        template = Plan(
+            log=self.store.name,
+            intent_id=IntentId.of(attempt.branch, attempt.number, "?"),
+            salt=self.store.salt,
+            tool=handle.name,
+            declaration=replace(handle.declaration, grace_ns=nanoseconds(self.settings.dispatch_grace)),
+            arguments=b"",
+            digest="",
+            kind_of=handle.kind_of,
+            describe=describe,
+            encode=attempt.payloads.value,
+            decode=partial(attempt.payloads.decoded, of_type=returns),
+            retry_times=handle.retry.times if handle.retry else 0,
+            retry_backoff_ns=nanoseconds(handle.retry.backoff) if handle.retry else 0,
+            implied_value=b"null" if returns in (None, type(None)) else None,
+            read_durability=handle.durability,
+            death_is_certain=self.store.death_is_certain,
+            opened=attempt.payloads.opened,
+        )
+        attempt.templates[handle.name] = handle.declaration, template
+        return template
 
     def closing(self, attempt: AttemptState, error: BaseException | None) -> Script[End]:
         """The script that closes an attempt, left with this exception or none."""
@@ -305,25 +300,6 @@ def _matters_again(operation: Operation) -> bool:
     return operation.decided is not None and not operation.renewed and operation.declaration.kind is not EffectKind.READ
 
 
-def _watched(
-    script: Script[Outcome[Any]], attempt: AttemptState, handle: AnyTool, unnamed: Unnamed | None
-) -> Script[Outcome[Any]]:
-    """Say what became of the call's occurrence, when its script ends, however late."""
-    decided = drifted = False
-    try:
-        outcome = yield from script
-        decided = True
-    except (Rejected, OutcomeUnavailable):
-        decided = True
-        raise
-    except ArgumentDrift:
-        drifted = True
-        raise
-    finally:
-        attempt.steps.end(handle, unnamed, decided=decided, drifted=drifted)
-    return outcome
-
-
 def open_engine(path: str | Path, settings: object, *, read_only: bool, vfs: str | None = None) -> Engine:
     """Open the log at a path.
 
@@ -350,7 +326,7 @@ def postgres_store(url: str) -> Callable[..., PostgresStore]:
     Raises:
         LogUnavailable: the URL is of another kind, or the client is not installed.
     """
-    if not is_url(url):
+    if not url.startswith(("postgresql://", "postgres://")):
         raise LogUnavailable(
             f"{url.partition('://')[0]}://...: a log is kept in a file or in PostgreSQL",
             remedy="name a file, or a URL postgresql://...",

@@ -29,6 +29,8 @@ running: ContextVar[tuple[IntentId, ...]] = ContextVar("intentlog_running", defa
 class ToolHands:
     """Reaches one tool for one guarded call, or, without `bound`, its probe for a recovery."""
 
+    __slots__ = ("_bound", "_called", "_payloads", "_tool", "is_async", "time_limit_s")
+
     def __init__(self, handle: AnyTool, bound: Bound | None, payloads: Payloads) -> None:
         self._tool = handle
         self._bound = bound

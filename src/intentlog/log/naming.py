@@ -22,10 +22,11 @@ def check_name(what: str, name: object, *, slash: bool) -> str:
     """
     if not isinstance(name, str):
         raise ArgumentsNotRecordable(f"a {what} is text, not {type(name).__name__}")
-    plain = "".join(name)  # a str subclass, an enum say, may print as something else than it is
+    # A subclass of str, an enum say, may print as something else than it is.
+    plain = name if type(name) is str else "".join(name)
     if not 1 <= len(plain) <= NAME_MAX:
         raise ArgumentsNotRecordable(f"a {what} has 1 to {NAME_MAX} characters, not {len(plain)}")
-    if _NOT_PRINTED.search(plain):
+    if not (plain.isascii() and plain.isprintable()) and _NOT_PRINTED.search(plain):
         raise ArgumentsNotRecordable(f"a {what} has no control characters: {plain!r}")
     if not slash and "/" in plain:
         raise ArgumentsNotRecordable(f"a {what} has no '/': {plain!r}")

@@ -53,12 +53,14 @@ class Log:
         """Open the log at `path`, making it if it is not there.
 
         Args:
-            path: a file on a local disk. Beside it stand its WAL (`-wal`, `-shm`) and a folder for locks (`.d`).
+            path: a file on a local disk. Beside it stand its WAL (`-wal`, `-shm`) and a folder for locks (`.d`). Or a
+                URL, `postgresql://...`, for workers on many machines (docs/postgresql.md).
             settings: sizes and times; see `Settings`.
             read_only: read without a writer's rights; nothing is made.
 
         Raises:
-            LogUnavailable: no such folder, no rights, no room, a network file system, held by another process.
+            LogUnavailable: no such folder, no rights, no room, a network file system, held by another process; a
+                server that cannot be reached, or that acknowledges what it can lose.
             LogDamaged, FormatTooNew: it is not a log, or a newer one.
             LogInUse: this process has it open already.
         """
@@ -305,8 +307,11 @@ class Attempt:
         prepared = engine.prepare(self._state, tool, step, args, kwargs, is_async=False)
         try:
             driver.check_not_driving()
+            outcome = prepared.replayed(engine.duty)
+            if outcome is not None:
+                return outcome
             with self._lock_of(prepared.step):
-                return driver.run(prepared.script, prepared.hands)
+                return driver.run(prepared.script(), prepared.hands())
         finally:
             prepared.withdraw()  # a script that was never begun could not say that its call has ended
 
@@ -348,6 +353,7 @@ class Attempt:
         try:
             opened = self._driver.run(self._engine.opening(self._branch, state.owner))
             state.number = opened.attempt
+            state.is_replaying = opened.attempt > 1
             self.classifications = opened.classifications
             self._opened = state
         except BranchBusy:

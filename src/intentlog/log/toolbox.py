@@ -24,7 +24,8 @@ class Toolbox:
         """
         if not isinstance(handle, AnyTool):
             raise ToolMisdefined(f"{handle!r} is not a tool", remedy="decorate the function with @tool.")
-        if not VAULT.has(handle):
+        is_used = self._used.get(handle.name) is handle
+        if not is_used and not VAULT.has(handle):
             raise UnguardedCall(f"{handle.name} only looks like a tool: no function stands behind it")
         if handle.is_async and not is_async:
             raise ToolMisdefined(f"{handle.name} is async", remedy="use AsyncLog.")
@@ -32,7 +33,7 @@ class Toolbox:
             raise ToolMisdefined(
                 f"{handle.name} is QUERYABLE and has no probe", remedy=f"add one: @{handle.name}.probe"
             )
-        if self._used.get(handle.name) is not handle:
+        if not is_used:
             self._take_name(handle)
         return handle
 

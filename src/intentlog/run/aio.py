@@ -42,6 +42,7 @@ from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined
 from intentlog.ports import Clock
 from intentlog.run.batches import Batches
 from intentlog.run.duty import Duty, StoreAction
+from intentlog.run.group import Member
 from intentlog.run.hands import Found, Hands, Made, NoHands, hindrance, its_own, made, probed
 from intentlog.run.limits import Limits
 
@@ -67,6 +68,7 @@ class AioDriver:
     def __init__(self, duty: Duty, clock: Clock, threads_max: int) -> None:
         self._duty = duty
         self._clock = clock
+        self._is_remote = duty.store.is_remote
         self._batches = Batches(duty)
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intentlog-reader")
         self._lookers = ThreadPoolExecutor(max_workers=READ_THREADS, thread_name_prefix="intentlog-look")
@@ -130,6 +132,12 @@ class AioDriver:
         future = asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
         return await _to_its_end(future)
 
+    async def give_way(self) -> None:
+        """Count a read, and let others have their turn now and then: a task that only replays would let none."""
+        self._reads += 1
+        if self._reads % READS_IN_A_ROW == 0:
+            await asyncio.sleep(0)
+
     def check(self) -> asyncio.AbstractEventLoop:
         """The running loop. Refuse what would wait for ever: a closed log, a forked child, a second loop beside one."""
         self._duty.store.check_process()
@@ -173,8 +181,12 @@ class AioDriver:
             action = begin(script)
             while True:
                 try:
-                    # Three of the five actions of an effect are appends: no coroutine more than they need.
-                    reply = await (self._append(action) if isinstance(action, Append) else self._do(action, hands))
+                    if isinstance(action, Append):
+                        reply = await self._append(action)
+                    elif isinstance(action, Load) and self._reads_at_once(action):
+                        reply = self._duty.do(action)
+                    else:
+                        reply = await self._do(action, hands)
                 except _StillCalling:
                     raise
                 except BaseException as error:  # noqa: BLE001 - the script decides what an error means
@@ -223,17 +235,23 @@ class AioDriver:
 
     # --- the store ---------------------------------------------------------------------------------------------
 
-    async def _store_action(self, action: StoreAction) -> Any:
+    def _reads_at_once(self, action: Load) -> bool:
+        """Count a read, and say whether it waits for nothing: neither for others' turn, nor for its own records."""
         self._reads += 1
-        if self._reads % READS_IN_A_ROW == 0:
-            await asyncio.sleep(0)  # a task that only replays would let no other have its turn
-        if isinstance(action, Load) and self._duty.waits(action.branch, action.step):
-            await self._flush(action.branch)
-        store = self._duty.store
-        if not store.is_remote:
+        if self._is_remote or self._reads % READS_IN_A_ROW == 0:
+            return False
+        return not self._duty.waits(action.branch, action.step)
+
+    async def _store_action(self, action: StoreAction) -> Any:
+        if isinstance(action, Load):
+            if self._reads % READS_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+            if self._duty.waits(action.branch, action.step):
+                await self._flush(action.branch)
+        if not self._is_remote:
             return self._duty.do(action)
         if isinstance(action, Load) and action.generation is None:
-            view = store.remembered(action.branch, action.step)
+            view = self._duty.store.remembered(action.branch, action.step)
             if view is not None:
                 return view
         return await _to_its_end(asyncio.get_running_loop().run_in_executor(self._lookers, self._duty.do, action))
@@ -241,17 +259,26 @@ class AioDriver:
     async def _flush(self, branch: str | None) -> None:
         """Write the EVENTUAL records of one branch, or of all. Raises what keeps them from being written."""
         members = self._duty.flushing(branch, self._batches.join)
-        cancelled: asyncio.CancelledError | None = None
-        for member in members:
-            while not member.is_done:
-                try:
-                    await self._batches.landing(member)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-        if cancelled is not None:
-            raise cancelled
+        cancelled = [await self._landed(member) for member in members]
+        for error in cancelled:
+            if error is not None:
+                raise error
         for member in members:
             member.result()
+
+    async def _landed(self, member: Member) -> asyncio.CancelledError | None:
+        """Wait until a member is committed, however often the waiter is cancelled: a record's fate comes first.
+
+        Returns:
+            The last cancellation, if there was one.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        while not member.is_done:
+            try:
+                await self._batches.landing(member)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        return cancelled
 
     async def _append(self, entry: Append) -> Appended | Refused | Deferred:
         cancelled: asyncio.CancelledError | None = None
@@ -266,11 +293,10 @@ class AioDriver:
         if member is None:
             return Deferred()
         self._reads = 0  # others have their turn now; who reads before each append must not fall behind its batch
-        while not member.is_done:
-            try:
-                await self._batches.landing(member)
-            except asyncio.CancelledError as error:
-                cancelled = error  # the record's fate comes first
+        try:
+            await self._batches.landing(member)
+        except asyncio.CancelledError as error:
+            cancelled = await self._landed(member) or error
         reply = self._duty.reply(entry, member)
         if cancelled is not None:
             raise Interrupted([reply] if isinstance(reply, Appended | Refused) else None, cancelled) from None

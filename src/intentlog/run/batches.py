@@ -1,7 +1,7 @@
 """What the tasks of an event loop append, committed in batches: the loop owns the queue.
 
 One batch is committed at a time, by one writer's thread, which wakes the loop once for all of it. A batch of one or two
-records is committed on the loop itself, as long as the disk syncs faster than a thread is woken.
+records is committed on the loop itself, as long as such a commit takes less than a millisecond.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from intentlog.run.signals import held_back
 
 QUEUE_MAX = 16_384  # records that wait for a commit; who comes then waits for room
 INLINE_RECORDS_MAX = 2
-INLINE_COMMIT_S = 0.000_4  # a wake-up of the writer and one of the loop cost a quarter of it
-TAKEN_FOR_SLOW_S = 0.002  # what a slower commit counts for: one burst must not keep the loop from trying again
+INLINE_COMMIT_S = 0.001  # as long may the loop stand still; two wake-ups cost a fifth to a half of it
+TAKEN_FOR_SLOW_S = 0.004  # what a slower commit counts for: one burst must not keep the loop from trying again
 
 
 class Batches:

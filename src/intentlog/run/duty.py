@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+from msgspec.structs import replace
+
 from intentlog import failpoints
 from intentlog.core import codec
 from intentlog.core import records as r
@@ -26,9 +28,11 @@ from intentlog.core.actions import (
     Load,
     LoadBranch,
     Refused,
+    ResultT,
+    Script,
 )
 from intentlog.core.records import Durability
-from intentlog.errors import LogClosed, LogUnavailable
+from intentlog.errors import IntentLogError, LogClosed, LogUnavailable
 from intentlog.ports import Observer, Store
 from intentlog.run.group import GroupCommit, Member, commit_together
 from intentlog.run.signals import held_back
@@ -52,6 +56,7 @@ class Duty:
         self._sending: dict[str, list[Member]] = {}  # those that carry what waited, until it is written
         self._lock = Lock()
         self._group = GroupCommit(self.commit, self.upkeep)
+        self._is_writer = bool(store.owner)
         self._closed = False
 
     def do(self, action: StoreAction) -> Any:
@@ -70,6 +75,24 @@ class Duty:
                 return stored.record.error if stored and isinstance(stored.record, r.Committed) else None
             case Append():
                 return self.append(action)
+
+    def read_through(self, script: Script[ResultT]) -> ResultT | None:
+        """Run a script that only reads what is there. None: it would wait, write or call, or it raised.
+
+        Nothing of it was done then: it is to be driven from its beginning.
+        """
+        try:
+            action = next(script)
+            while isinstance(action, Load | Fetch):
+                if isinstance(action, Load) and self.waits(action.branch, action.step):
+                    break
+                action = script.send(self.do(action))
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return] # a script's result type is checked where it is written
+        except IntentLogError:
+            return None  # raised again by who drives it, with what belongs to it
+        script.close()
+        return None
 
     # --- appending ---------------------------------------------------------------------------------------------
 
@@ -102,10 +125,11 @@ class Duty:
         return reply
 
     def _check_usable(self) -> None:
-        if not self.store.owner:  # what waits could never be written
+        if self._is_writer and not self._closed:
+            return
+        if not self._is_writer:  # what waits could never be written
             raise LogUnavailable(f"{self.store.name} was opened for reading only", remedy="open it without read_only.")
-        if self._closed:
-            raise LogClosed(f"{self.store.name} is closed, or being closed")
+        raise LogClosed(f"{self.store.name} is closed, or being closed")
 
     def admit(self, entry: Append, join: Callable[[Member], None]) -> Member | None:
         """What shall be committed for an entry; None: it is EVENTUAL and waits.
@@ -119,7 +143,7 @@ class Duty:
         """
         self.store.check_process()
         self._check_usable()
-        entry.body = codec.encode_record(entry.record)  # here, where nobody waits for it
+        entry = replace(entry, body=codec.encode_record(entry.record))  # here, where nobody waits for it
         if entry.durability is Durability.IMMEDIATE and not self._waiting:
             member = Member(entry.branch, [entry])  # what waits from now on came later
             join(member)
@@ -139,7 +163,7 @@ class Duty:
 
     def reply(self, entry: Append, member: Member) -> Appended | Refused | Deferred:
         """What an entry's member came to, for who appended it. Raises what kept it from being written."""
-        reply = member.result()[-1]
+        reply = (member.replies if member.error is None and member.replies else member.result())[-1]
         if entry.durability is Durability.EVENTUAL:
             return Deferred()
         if isinstance(reply, Appended) and isinstance(entry.record, r.Committed):

@@ -46,11 +46,6 @@ class Address(NamedTuple):
         return " ".join(text.split())
 
 
-def is_url(path: object) -> bool:
-    """Whether this names a log in PostgreSQL."""
-    return str(path).startswith(("postgresql://", "postgres://"))
-
-
 def name_of(url: str) -> str:
     """A URL without its password: it can be printed, and given to a command again."""
     user, hosts, given = _parts(url)

@@ -15,7 +15,7 @@ Row: TypeAlias = tuple[object, ...]
 
 REMEMBERED_MAX = 8_192  # rows of each table
 ROOM_BYTES = 96  # what a dispatch and its outcome add to the row of an operation
-STEPS_MAX = 1_000  # of a branch, while which of them are there is known
+STEPS_MAX = 10_000  # of a branch, while which of them are there is known
 STEPS_OF_ALL_MAX = 100_000
 
 
