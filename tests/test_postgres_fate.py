@@ -16,10 +16,11 @@ from postgres_proxy import Act, Proxy
 from postgres_servers import Server
 
 from intentlog import LogPoisoned, LogUnavailable
-from intentlog.core.actions import Appended
+from intentlog.core.actions import Appended, Refused
 from intentlog.core.check import check_branch
 from intentlog.observe import LoggingObserver
-from intentlog.store import postgres, postgres_fate
+from intentlog.store import postgres as postgres_store
+from intentlog.store import postgres_fate, postgres_rows
 from intentlog.store.clock import SystemClock
 from intentlog.store.postgres import PostgresStore
 
@@ -56,7 +57,7 @@ def store(postgres_log_url: str, postgres_proxy: Proxy) -> Iterator[PostgresStor
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be learnt is given up soon."""
     learn = postgres_fate.learn
-    monkeypatch.setattr(postgres.postgres_fate, "learn", lambda *given: learn(*given, limit_s=0.2))
+    monkeypatch.setattr(postgres_fate, "learn", lambda *given: learn(*given, limit_s=0.2))
 
 
 CUTS = [Act.CUT_BEFORE, Act.CUT_AFTER, Act.CUT_IN_FLIGHT, Act.HALF_CLOSE_BEFORE, Act.HALF_CLOSE_AFTER]
@@ -125,12 +126,70 @@ def test_without_asking_the_record_would_be_there_twice(
 ) -> None:
     """Control: who takes a lost answer for a lost commit is told that the record was refused; and there it stands."""
     nothing = postgres_fate.Learnt(landed=False, why="taken for lost")
-    monkeypatch.setattr(postgres.postgres_fate, "learn", lambda *given: nothing)
+    monkeypatch.setattr(postgres_fate, "learn", lambda *given: nothing)
     prepared(store)
     postgres_proxy.at_commit(Act.CUT_AFTER, matching=is_dispatch)
     [reply] = store.append([dispatched("order")])
     assert not isinstance(reply, Appended)
     assert kinds(store) == ["AttemptOpened", "Pending", "Dispatched"]
+
+
+# --- what a server answers with an error ------------------------------------------------------------------------------
+
+
+def test_a_full_disk_of_the_server_is_no_poison(store: PostgresStore, postgres: Server, postgres_log_url: str) -> None:
+    """The server says so, and rolls back: nothing was written, it is told, and the log goes on when there is room."""
+    prepared(store)
+    schema = postgres_log_url.rpartition("=")[2]
+    full = f"""CREATE FUNCTION {schema}.full() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$"""
+    postgres.sql(full)
+    postgres.sql(f"CREATE TRIGGER full_disk AFTER INSERT ON {schema}.events EXECUTE FUNCTION {schema}.full()")
+    with pytest.raises(LogUnavailable, match="the server's disk is full; nothing was written") as refused:
+        store.append([dispatched("order")])
+    assert "free some room" in refused.value.remedy
+    postgres.sql(f"DROP TRIGGER full_disk ON {schema}.events")
+    assert kinds(store) == ["AttemptOpened", "Pending"]
+    assert isinstance(store.append([dispatched("order")])[0], Appended)
+    assert is_sound(store)
+
+
+def test_a_branch_that_another_transaction_holds_is_waited_for_and_told(
+    store: PostgresStore, postgres: Server, postgres_log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written, and no other branch is held up."""
+    monkeypatch.setattr(postgres_rows, "_LIMITS", ("100ms", "10s", "10s"))
+    prepared(store)
+    schema = postgres_log_url.rpartition("=")[2]
+    with postgres.connect() as other, other.transaction():
+        other.execute(f"SELECT FROM {schema}.branches FOR UPDATE")
+        with pytest.raises(LogUnavailable, match="holds the branch"):
+            store.append([dispatched("order")])
+        assert isinstance(store.append([opened("another")])[0], Appended)
+    assert isinstance(store.append([dispatched("order")])[0], Appended)
+
+
+def test_a_worker_that_is_stopped_inside_a_commit_lets_go_of_its_branch(
+    store: PostgresStore, postgres_log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I2: the server ends its transaction, another takes over; and when it goes on, it meets the fence."""
+    prepared(store)
+    other = opened_store(postgres_log_url)
+    staging = postgres_store.stage
+
+    def stopped(rows: Any, entries: Any, at: Any) -> Any:
+        staged = staging(rows, entries, at)
+        monkeypatch.setattr(postgres_store, "stage", staging)
+        assert isinstance(other.append([opened("order", attempt=2)])[0], Appended)
+        return staged
+
+    monkeypatch.setattr(postgres_rows, "_LIMITS", ("10s", "100ms", "10s"))
+    monkeypatch.setattr(postgres_store, "stage", stopped)
+    [reply] = store.append([dispatched("order")])
+    assert isinstance(reply, Refused)
+    assert kinds(store) == ["AttemptOpened", "Pending", "AttemptOpened"]
+    assert is_sound(store)
+    other.close()
 
 
 # --- servers that die ------------------------------------------------------------------------------------------------
@@ -204,6 +263,23 @@ def test_a_wait_for_a_standby_that_is_given_up_poisons() -> None:
         assert "standby" in str(answers[0])
         with pytest.raises(LogPoisoned):
             store.append([pending("order", "other")])
+        store.close()
+
+
+def test_a_standby_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes, and whatever time limits the role or the transaction has: they would give the wait up."""
+    monkeypatch.setattr(postgres_rows, "_LIMITS", ("10s", "10s", "300ms"))
+    with Pair() as pair:
+        pair.primary.sql("ALTER ROLE postgres SET statement_timeout = '300ms'")
+        store = opened_store(pair.primary.url())
+        prepared(store)
+        pair.standby.pause()
+        thread, answers = in_thread(store.append, [dispatched("order")])
+        waits = "wait_event = 'SyncRep' AND now() - xact_start > interval '1 second'"
+        until(lambda: pair.primary.sql(f"SELECT 1 FROM pg_stat_activity WHERE {waits}"))
+        pair.standby.resume()
+        thread.join()
+        assert isinstance(answers[0][0], Appended)
         store.close()
 
 

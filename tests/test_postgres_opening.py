@@ -190,7 +190,7 @@ def until_told(store: PostgresStore, words: str) -> None:
 
 
 def test_a_standby_is_refused_and_remote_write_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """A writer needs the primary; a reader may look at a standby."""
+    """A writer needs the primary; a reader too: who decides must not do so on what is behind."""
     with Pair("remote_write") as pair:
         store = opened_store(pair.primary.url())
         assert "remote_write" in caplog.text
@@ -198,6 +198,8 @@ def test_a_standby_is_refused_and_remote_write_is_warned_of(caplog: pytest.LogCa
         with pytest.raises(LogUnavailable, match="it is a standby") as refused:
             opened_store(pair.standby.url())
         assert "primary" in refused.value.remedy
+        with pytest.raises(LogUnavailable, match="may lack what was acknowledged"):
+            opened_store(pair.standby.url(), reader=True)
         store.close()
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,60 @@ def test_an_event_loop_reads_and_replays(postgres_log_url: str, postgres: Server
             assert len(await log.tail(3)) == 3
 
     asyncio.run(main())
+
+
+def test_an_effect_is_three_commits(postgres_log_url: str, postgres_proxy: Proxy) -> None:
+    """I1, I7: as a witness between the program and the server counts them; a replay is none."""
+    with Log.open(f"{postgres_proxy.url()}?{postgres_log_url.partition('?')[2]}") as log:
+        with log.attempt("order") as attempt:
+            counts = [postgres_proxy.commits]
+            for number in (1, 1, 2):
+                attempt.step(f"s{number}").call(plainly, number)
+                counts.append(postgres_proxy.commits)
+        assert [after - before for before, after in pairwise(counts)] == [3, 0, 3]
+
+
+@tool(effect=UNSAFE)
+def plainly(cents: int) -> int:
+    return cents
+
+
+FORKED = """
+import gc, os, sys
+from intentlog import Log, WrongProcess
+
+log = Log.open(sys.argv[1])
+with log.attempt("order"):
+    child = os.fork()
+    if child == 0:
+        try:
+            log.append("order", "note")
+        except WrongProcess:
+            del log
+            gc.collect()
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert log._engine.store.branch_view("order").owner_lives
+log.append("order", "after")
+log.close()
+lost = Log.open(sys.argv[1])
+owner = lost._engine.store.owner
+del lost
+gc.collect()
+with Log.open(sys.argv[1], read_only=True) as reader:
+    print(len(list(reader.history("order"))))
+"""
+
+
+def test_a_fork_and_a_lost_log_leave_the_lease_to_whom_it_belongs(postgres_log_url: str, postgres: Server) -> None:
+    """A child says nothing over its parent's connections; a log that nobody can close any more lets its lease go."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, postgres_log_url], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["3"]
+    schema = postgres_log_url.rpartition("=")[2]
+    assert postgres.sql(f"SELECT count(*) FROM {schema}.owners") == [(0,)]
 
 
 @tool(effect=UNSAFE)

@@ -30,8 +30,8 @@ from intentlog.store.postgres_lease import LEASE_S, Lease
 from intentlog.store.postgres_opening import (
     Facts,
     Link,
+    check_readable,
     check_server,
-    check_tables,
     configure,
     connect,
     create_tables,
@@ -78,6 +78,7 @@ class PostgresStore(PostgresReads):
         self._lease: Lease | None = None
         self._lost: finalize[..., PostgresStore] | None = None
         self._writes: tuple[Link, Facts] | None = None
+        self._is_appending = False
         self._pool = ConnectionPool(
             kwargs={**self._address.parameters, "autocommit": True, "cursor_factory": psycopg.RawCursor},
             configure=_configure,
@@ -93,7 +94,7 @@ class PostgresStore(PostgresReads):
             if not reader:
                 owner = f"{_host()}-{self._pid}-{secrets.token_hex(6)}"
                 self._lease = Lease(self._address, self._texts, owner, self._clock, int(lease_s * 1e9))
-                self._lost = finalize(self, self._lease.stop)  # a log that is lost before anybody could close it
+                self._lost = finalize(self, _let_go, self._lease, self._pid)  # lost before anybody could close it
                 self._lost.atexit = False
                 self._lease.start()
             self._pool.open()
@@ -111,7 +112,7 @@ class PostgresStore(PostgresReads):
                 create_tables(link, self._address)
                 link.execute(self._texts.sweep.encode())
             else:
-                check_tables(link, self._address)
+                check_readable(link, self._address, facts)
             salt: bytes = link.execute(self._texts.salt.encode(), binary=True).fetchall()[0][0]
             key = f"SELECT '\"{self._address.schema}\".places'::regclass::oid::bigint"
             oid: int = link.execute(key.encode()).fetchall()[0][0]
@@ -183,19 +184,29 @@ class PostgresStore(PostgresReads):
             lease = self._lease
             if lease is None:
                 raise LogUnavailable(f"{self.name} was opened for reading only", remedy="open it without read_only.")
-            if not lease.is_held:
-                lease.renew()
-            try:
-                return self._append(entries)
-            except _LostBefore:
-                pass
-            try:
-                return self._append(entries)
-            except _LostBefore as error:
+            if self._is_appending:  # the lock is this thread's own
                 raise LogUnavailable(
-                    f"{self.name}: the connection was lost twice; nothing was written ({error})",
-                    remedy="look at the server and the network, and try again.",
-                ) from error.__cause__
+                    f"{self.name} is in use by the code that this signal handler interrupted; nothing was written",
+                    remedy="let the handler set a flag, and use the log outside it.",
+                )
+            self._is_appending = True
+            try:
+                if not lease.is_held:
+                    lease.renew()
+                return self._append_twice_at_most(entries)
+            finally:
+                self._is_appending = False
+
+    def _append_twice_at_most(self, entries: Sequence[Append]) -> list[Appended | Refused]:
+        with suppress(_LostBefore):
+            return self._append(entries)
+        try:
+            return self._append(entries)
+        except _LostBefore as error:
+            raise LogUnavailable(
+                f"{self.name}: the connection was lost twice; nothing was written ({error})",
+                remedy="look at the server and the network, and try again.",
+            ) from error.__cause__
 
     def _append(self, entries: Sequence[Append]) -> list[Appended | Refused]:
         link, server = self._connected()
@@ -282,8 +293,10 @@ class PostgresStore(PostgresReads):
             return
         self._warnings.clear()
         link.add_notice_handler(self._noticed)
+        nobody = f"confirming {self._lease.owner}"  # writes something, and leaves nothing
         with link.transaction():
-            link.execute(self._texts.renew.encode(), (self._lease.owner, self._lease.duration_us))
+            link.execute(self._texts.confirm.encode(), (nobody,))
+            link.execute(self._texts.let_go.encode(), (nobody,))
         if self._warnings:
             raise psycopg.OperationalError("; ".join(self._warnings))
 
@@ -363,6 +376,12 @@ class PostgresStore(PostgresReads):
                 self._writes = None
             with suppress(psycopg.Error):
                 self._pool.close()
+
+
+def _let_go(lease: Lease, pid: int) -> None:
+    """End the lease of a store that is gone; not in a forked child, whose parent's it is."""
+    if os.getpid() == pid:
+        lease.stop()
 
 
 def _configure(link: Link) -> None:

@@ -66,11 +66,6 @@ class Lease:
         self._thread.start()
 
     @property
-    def duration_us(self) -> int:
-        """How long it is good for, in microseconds."""
-        return self._duration_ns // 1_000
-
-    @property
     def is_held(self) -> bool:
         """Whether it has not run out."""
         return self._clock.boot_ns() < self._until_ns
@@ -113,7 +108,7 @@ class Lease:
         begun_ns = self._clock.boot_ns()
         with link.transaction():
             link.execute(b"SET LOCAL synchronous_commit = off")
-            rows = link.execute(self._texts.renew.encode(), (self.owner, self.duration_us)).fetchall()
+            rows = link.execute(self._texts.renew.encode(), (self.owner, self._duration_ns // 1_000)).fetchall()
         database_ns, was_held = rows[0]
         seen_ns = self._clock.read(database_ns).boot_ns
         if not was_held or begun_ns >= self._until_ns:

@@ -168,13 +168,17 @@ def format_of(link: Link, address: Address) -> int:
     return tables
 
 
-def check_tables(link: Link, address: Address) -> None:
-    """Refuse to read where there is no log.
+def check_readable(link: Link, address: Address, facts: Facts) -> None:
+    """Refuse to read where there is no log, and where it may be behind: a person would decide on what is not so.
 
     Raises:
-        LogUnavailable: there are no tables.
+        LogUnavailable: there are no tables, or it is a standby, which also does not show who is committing.
         FormatTooNew: a newer intentlog made them.
     """
+    if facts.in_recovery:
+        raise LogUnavailable(
+            f"{address.name} is a standby, which may lack what was acknowledged", remedy="read from the primary."
+        )
     if format_of(link, address) == 0:
         raise LogUnavailable(
             f"{address.name}: there is no log in schema {address.schema}", remedy="a writer makes it one."

@@ -74,6 +74,7 @@ CREATE FUNCTION {s}.take(
 BEGIN
     PERFORM set_config('lock_timeout', lock_limit, true),
         set_config('idle_in_transaction_session_timeout', idle_limit, true),
+        set_config('statement_timeout', '0', true),  -- COMMIT may wait for a standby: to give that up is no answer
         set_config('enable_seqscan', 'off', true),  -- a plan that was kept since the tables were empty stays a good one
         set_config('jit', 'off', true);
     IF current_setting('server_version_num')::int >= 170000 THEN
@@ -188,6 +189,7 @@ class Texts(NamedTuple):
     xact_status: str = "SELECT pg_xact_status($1::text::xid8)"
     end_process: str = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE backend_xid::text = ($1::text::bigint & 4294967295)::text AND usename = current_user"""
+    confirm: str = "INSERT INTO {s}.owners VALUES ($1::text, clock_timestamp())"
     landed: str = """SELECT count(*) FROM {s}.events e
         JOIN unnest($1::bigint[], $2::bytea[]) AS u (seq, chain) ON e.seq = u.seq AND e.chain = u.chain"""
 
