@@ -202,6 +202,39 @@ def test_a_log_that_cannot_be_opened_at_first_ends_it(postgres: Server, tmp_path
             assert (code, errors, objects(out)[0]["error"]) == (1, "", "log_unavailable")
 
 
+def test_without_rights_or_with_a_wrong_password_it_ends_with_the_remedy(own_postgres: Server, tmp_path: Path) -> None:
+    """A role that may only read cannot fence: exit 1, and what it lacks. Nothing was written. No password is shown."""
+    name = own_postgres.fresh_database()
+    owner = own_postgres.url(database=name)
+    with bench(owner, tmp_path) as many:
+        dead_worker(many, "order")
+        with Log.open(owner, read_only=True) as log:
+            while not log.recoverable():
+                pass  # its lease runs out
+        own_postgres.sql(
+            "CREATE ROLE reader LOGIN PASSWORD 'hush'; GRANT USAGE ON SCHEMA intentlog TO reader", database=name
+        )
+        own_postgres.sql("GRANT SELECT ON ALL TABLES IN SCHEMA intentlog TO reader", database=name)
+        own_postgres.sql("GRANT SELECT ON ALL SEQUENCES IN SCHEMA intentlog TO reader", database=name)
+        many.place = own_postgres.url(database=name, user="reader", password="hush")
+        for more in ((), OFTEN):
+            code, out, errors = many.command("recover", many.place, *more).ends()
+            assert (code, out) == (1, "")
+            assert "the role lacks a right" in errors
+            assert "\nnext: " in errors
+            assert "hush" not in errors
+        assert many.command("status", many.place).ends()[0] == 3  # reading is what it may
+        own_postgres.sql("ALTER ROLE reader PASSWORD NULL")
+        rules = own_postgres.data / "pg_hba.conf"
+        rules.write_text("host all reader 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
+        own_postgres.configure()
+        code, out, errors = watch(many).ends()
+        assert (code, out) == (1, "")
+        assert "the password is wrong" in errors
+        assert "hush" not in errors
+        assert kinds(owner, "order") == ["AttemptOpened", "Pending", "Dispatched"]
+
+
 def test_a_terminal_is_shown_that_it_still_looks(quick_folder: Path) -> None:
     """A heartbeat that each look replaces, for a person; the tests above have none, without a terminal."""
     path = quick_folder / "log.db"
