@@ -196,6 +196,8 @@ SUPERSEDED DISPATCHED | returned | NO_TRANSITION | D2 | rejected 2.2 | returned 
 NEVER_SENT PENDING    | sendable_no_more | NOT_IN_DOUBT | P | note | fence | never_sent 1
 CLASSIFIED PENDING    | sendable_no_more | NOT_IN_DOUBT | P | note | close | classified 1
 CLASSIFIED DISPATCHED | sendable_no_more | NOT_IN_DOUBT | D | note | fence | classified 1
+CLASSIFIED PENDING    | unconcluded | NOT_IN_DOUBT | P | fence, classified 1 | fence | classified 1
+CLASSIFIED DISPATCHED | unconcluded | NOT_IN_DOUBT | D | fence, classified 1 | fence | classified 1
 RENEWED COMMITTED     | current_generation | RENEWED | R | renewed 1 | note | renewed 1
 RENEWED SETTLED       | current_generation | RENEWED | E | applied 1, renewed 1 | applied 1 | renewed 1
 RENEWED SUSPENDED     | current_generation | RENEWED | D | suspended 1.1, renewed 1 | suspended 1.1 | renewed 1

@@ -23,7 +23,7 @@ import apsw
 import pytest
 
 MODULE = [sys.executable, "-m", "intentlog"]
-COMMANDS = ["cancel", "demo", "recover", "renew", "resolve", "show", "status", "supply", "tail", "verify"]
+COMMANDS = ["cancel", "demo", "doctor", "recover", "renew", "resolve", "show", "status", "supply", "tail", "verify"]
 DECISION = ("--by", "ann", "--why", "read the statement")
 ERROR_KEYS = ["error", "message", "intent_id", "effect_ran", "remedy"]
 

@@ -55,6 +55,7 @@ def test_every_command_that_the_readme_shows_exists(tmp_path: Path) -> None:
     shown = re.findall(r"\$ intentlog ([a-z]+)([^#\n]*)", README)
     assert {name for name, _ in shown} == {
         "cancel",
+        "doctor",
         "recover",
         "renew",
         "resolve",

@@ -294,7 +294,19 @@ def test_what_a_faster_restart_concluded_is_taken() -> None:
     other = Player(player.disk, "c", player.clock)
     player.befalls["Classified"] = lambda: other.run(recover_branch(BRANCH, nothing, certain=True))
     player.run(recover_branch(BRANCH, nothing, certain=True))
-    assert player.kinds().count("Settled(NEVER_SENT)") == 1
+    assert (player.kinds().count("Settled(NEVER_SENT)"), player.kinds().count("Classified")) == (1, 1)
+    assert player.is_sound()
+
+
+def test_two_restarts_at_once_classify_once() -> None:
+    """The conclusion of the slower one is refused, since it stands already; both report it (I9)."""
+    player = crashed("UNSAFE", "Dispatched", "lost")
+    other = Player(player.disk, "c", player.clock)
+    faster: list[object] = []
+    player.befalls["Classified"] = lambda: faster.extend(other.run(recover_branch(BRANCH, nothing, certain=True)))
+    slower = player.run(recover_branch(BRANCH, nothing, certain=True))
+    assert player.kinds().count("Classified") == 1
+    assert slower == faster != []
     assert player.is_sound()
 
 

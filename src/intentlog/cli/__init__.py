@@ -16,12 +16,14 @@ import typer
 
 from intentlog.cli import render
 from intentlog.cli.commands import DAMAGED, ERROR, FINE, app
+from intentlog.cli.watch import Terminated
 from intentlog.core.actions import Interrupted
 from intentlog.errors import IntentLogError, LogDamaged
 
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130  # as a shell reports a process that SIGINT ended
+TERMINATED = 143  # and one that SIGTERM ended
 READER_LEFT = 141  # and one that SIGPIPE ended: `intentlog show LOG BRANCH | head`
 
 
@@ -79,15 +81,15 @@ def _run(arguments: Sequence[str], begin: Callable[[], object]) -> int:
         return error.exit_code
     except BrokenPipeError:
         raise
-    except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 - no traceback, ever
+    except (Exception, KeyboardInterrupt, Interrupted, Terminated) as error:  # noqa: BLE001 - no traceback, ever
         try:
             sys.stdout.flush()
         except OSError:
             _let_stdout_go()  # what it holds cannot be written: or this error would be met and told again at the end
         if os.environ.get("INTENTLOG_DEBUG") == "1":
             traceback.print_exc()
-        follows = bool({"--follow", "-f"} & set(arguments))
-        return _reported(_failure(error, arguments), as_json="--json" in arguments, in_lines=follows)
+        in_lines = any(one in ("--follow", "-f") or one.startswith("--watch") for one in arguments)
+        return _reported(_failure(error, arguments), as_json="--json" in arguments, in_lines=in_lines)
 
 
 def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
@@ -103,6 +105,8 @@ def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
             return Failure(ERROR, "os_error", str(error))
         case KeyboardInterrupt() | Interrupted() | typer.Abort():
             return Failure(INTERRUPTED, "interrupted", "interrupted")
+        case Terminated():
+            return Failure(TERMINATED, "terminated", "terminated")
         case _:
             remedy = "run it again with INTENTLOG_DEBUG=1 for the traceback, and report it."
             return Failure(ERROR, "internal", f"internal: {type(error).__name__}: {error}", remedy=remedy)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from intentlog.cli import advice, render, report
+from intentlog.cli import advice, checkup, render, report
 from intentlog.cli.arguments import (
     URL_VARIABLE,
     AsJson,
@@ -26,6 +26,7 @@ from intentlog.cli.arguments import (
     place_of,
     stdout_kept_clean,
 )
+from intentlog.cli.watch import watch
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Settled
 from intentlog.log.sync import Log
@@ -151,13 +152,24 @@ def recover(
         list[str] | None,
         typer.Option("--import", metavar="MODULE", help="Import it, so that the probes of its tools can answer."),
     ] = None,
-    as_json: AsJson = False,
+    watched_s: Annotated[
+        float | None,
+        typer.Option("--watch", metavar="SECONDS", help="Do so again after so many seconds, until it is ended."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; with --watch, one object to a line.")
+    ] = False,
 ) -> int:
     """Classify what dead owners left open, and let probes answer. Calls no tool. Exits with 3 if doubts stay open.
 
-    Branches with a living owner are left alone. Nothing is written where nothing changed.
+    Branches with a living owner are left alone. Nothing is written where nothing changed. With --watch it prints what
+    it records, and goes on while the log cannot be reached; Ctrl-C and SIGTERM end it, with 130 and 143.
     """
     place = place_of(log)
+    if watched_s is not None:
+        with stdout_kept_clean():
+            import_modules(modules or [])
+        watch(place, watched_s, as_json=as_json)
     check_is_log(place)
     with stdout_kept_clean():
         import_modules(modules or [])
@@ -289,6 +301,21 @@ def verify(log: LogArgument = None, *, as_json: AsJson = False) -> int:
     else:
         report.verified(found)
     return FINE if found.ok else DAMAGED
+
+
+@app.command(epilog="Example: intentlog doctor postgresql://orders@db.example/orders")
+def doctor(log: LogArgument = None, *, as_json: AsJson = False) -> int:
+    """Look at what the log's durability hangs on: settings, standbys, rights, workers. Exits with 1 if one is wrong.
+
+    Nothing is written. What a standby, a pooler or the role's rights keep from being seen is said to be unseen.
+    """
+    name, found = checkup.examine(place_of(log))
+    is_wrong = checkup.is_wrong(found)
+    if as_json:
+        render.print_json({"ok": not is_wrong, "log": name, "findings": found})
+    else:
+        checkup.report(name, found)
+    return ERROR if is_wrong else FINE
 
 
 def _newest_decision(opened: Log, intent_id: IntentId) -> tuple[int, Settled]:

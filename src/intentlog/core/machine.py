@@ -175,9 +175,8 @@ def known_dispatch(s: Situation) -> Refusal | None:
     """The record speaks for a dispatch of its own attempt."""
     number = getattr(s.record, "dispatch_no", 0)
     dispatch = s.operation.dispatch(number) if s.operation else None
-    if dispatch is None or dispatch.attempt != s.record.attempt:
-        return Refusal(Reason.NUMBER, f"attempt {s.record.attempt} has no dispatch {number}")
-    return None
+    known = dispatch is not None and dispatch.attempt == s.record.attempt
+    return None if known else Refusal(Reason.NUMBER, f"attempt {s.record.attempt} has no dispatch {number}")
 
 
 def being_called(s: Situation) -> Refusal | None:
@@ -219,6 +218,12 @@ def sendable_no_more(s: Situation) -> Refusal | None:
     own = isinstance(s.record, r.Settled) and s.record.by == OWNER
     live = s.record.attempt == s.branch.attempt and s.branch.is_open
     return Refusal(Reason.NOT_IN_DOUBT, "its attempt is open") if live and not own else None
+
+
+def unconcluded(s: Situation) -> Refusal | None:
+    """No restart has recorded the same conclusion: of two at once, one does."""
+    same = s.operation is not None and isinstance(s.record, r.Classified) and s.operation.says(s.record)
+    return Refusal(Reason.NOT_IN_DOUBT, "that was concluded already") if same else None
 
 
 def returned(s: Situation) -> Refusal | None:
@@ -310,7 +315,8 @@ _N, _P, _D, _S, _C, _X = tuple(State)  # NONE PENDING DISPATCHED SUSPENDED COMMI
 _PENDING = Rule(_P, (fenced, same_call, current_generation, undecided))
 _DISPATCHED = Rule(_D, (fenced, current_generation, undecided, call_ended, class_permits, next_dispatch))
 _LATE = Rule(None, (known_dispatch,))
-_CLASSIFIED = Rule(None, (sendable_no_more,))
+_ANSWERED = Rule(_X, (doubtful, nobody_calling, may_settle, expected_seq))
+_CLASSIFIED = Rule(None, (sendable_no_more, unconcluded))
 _RENEWED = Rule(None, (current_generation, closed, expected_seq))
 _SUPPLIED = Rule(None, (valueless,))
 _CONFIRMED = Rule(None, (contradicting, confirmed_by_person, expected_seq))
@@ -325,12 +331,7 @@ TABLE: dict[Event, dict[State, Rule]] = {
     Event.SUSPENDED: {_D: Rule(_S, (known_dispatch, being_called))},
     Event.PROBE_ANSWERED: {_D: Rule(None, (known_dispatch, doubtful, nobody_calling, expected_seq))},
     Event.NEVER_SENT: {_P: Rule(_X, (sendable_no_more,))},
-    Event.ANSWERED: {
-        _D: Rule(_X, (doubtful, nobody_calling, may_settle, expected_seq)),
-        _C: _CONFIRMED,
-        _X: _CONFIRMED,
-        _S: _CONFIRMED,
-    },
+    Event.ANSWERED: {_D: _ANSWERED, _C: _CONFIRMED, _X: _CONFIRMED, _S: _CONFIRMED},
     Event.SUPERSEDED: {_D: Rule(_X, (returned,))},
     Event.CLASSIFIED: {_P: _CLASSIFIED, _D: _CLASSIFIED},
     Event.RENEWED: {_S: _RENEWED, _C: _RENEWED, _X: _RENEWED},
@@ -384,8 +385,7 @@ def apply(branch: Branch, operation: Operation | None, record: r.Record, seq: in
     if rule is None:
         fence = fenced(situation) if event in (Event.PENDING, Event.DISPATCHED) else None
         return fence or Refusal(Reason.NO_TRANSITION, f"{event} does not follow {state}")
-    refusal = _first_refusal(rule.guards, situation)
-    if refusal:
+    if refusal := _first_refusal(rule.guards, situation):
         return refusal
     operations = fold.operation(operation, record, rule.to, seq, at)
     dispatched = branch.dispatched or event is Event.DISPATCHED

@@ -132,6 +132,12 @@ class Operation(Struct, frozen=True, gc=False, array_like=True):
             return "no" if self.decided and self.decided.fate is Fate.REJECTED else "yes"
         return "unknown" if self.verdict is r.Verdict.MAY_HAVE_BEEN_SENT else "no"
 
+    def says(self, record: r.Classified) -> bool:
+        """Whether the newest classification of this record's intent is the same."""
+        intent = self.intent(record.attempt)
+        known = (intent.classified, intent.resolution) if intent else ()
+        return known == (record.classification, record.resolution)
+
     def calling(self, attempt: int) -> bool:
         """Whether a call of this attempt has not been seen to end."""
         return Fate.CALLING in [one.fate for one in self.dispatches if one.attempt == attempt]

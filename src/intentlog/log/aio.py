@@ -19,6 +19,7 @@ from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, AsyncTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
+from intentlog.log.recovering import telling
 from intentlog.log.values import (
     Applied,
     Cancelled,
@@ -26,6 +27,7 @@ from intentlog.log.values import (
     NotApplied,
     OpenIntent,
     Progress,
+    Recovered,
     Report,
     Settings,
     Unfinished,
@@ -64,13 +66,19 @@ class AsyncLog:
         async with self.attempt(branch, wait=wait) as attempt:
             return await work(attempt)
 
-    async def recover(self) -> list[Classification]:
+    async def recover(self, told: Callable[[Recovered], object] | None = None) -> list[Classification]:
         """See `Log.recover`."""
         hands = self._engine.recovery_hands()
         found: list[Classification] = []
         for branch in await self._driver.store(self._engine.to_recover):
-            found.extend(await self._driver.run(self._engine.recovering(branch), hands))
+            with telling(branch, told) as noted:
+                noted.concluded = await self._driver.run(self._engine.recovering(branch, noted), hands)
+                found.extend(noted.concluded)
         return found
+
+    async def recoverable(self) -> list[str]:
+        """See `Log.recoverable`."""
+        return await self._driver.store(self._engine.recoverable)
 
     async def unfinished(self) -> list[Unfinished]:
         """See `Log.unfinished`."""

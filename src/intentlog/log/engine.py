@@ -36,6 +36,7 @@ from intentlog.log.deciding import Deciding
 from intentlog.log.declare import AnyTool
 from intentlog.log.hands import RecoveryHands, running
 from intentlog.log.prepared import Prepared
+from intentlog.log.recovering import Noted, has_work
 from intentlog.log.sealing import Payloads
 from intentlog.log.secrecy import describe
 from intentlog.log.steps import Steps
@@ -266,9 +267,14 @@ class Engine(Deciding):
         unclosed = {branch for branch, row in self.store.branches(unfinished_only=True) if row.is_open or row.cancelled}
         return sorted(doubtful | unclosed)
 
-    def recovering(self, branch: str) -> Script[list[restart.Classification]]:
-        """The script that recovers one branch."""
-        return restart.recover_branch(branch, self.tools.present, certain=self.store.death_is_certain)
+    def recoverable(self) -> list[str]:
+        """The branches that a recovery would write about, or whose probes it would ask."""
+        return [one for one in self.to_recover() if has_work(self.recovering(one, Noted()), self.duty.do)]
+
+    def recovering(self, branch: str, noted: Noted) -> Script[list[restart.Classification]]:
+        """The script that recovers one branch, and notes the records that it appends."""
+        script = restart.recover_branch(branch, self.tools.present, certain=self.store.death_is_certain)
+        return noted.watch(script)
 
     def recovery_hands(self) -> RecoveryHands:
         """Reaches the probes that a recovery may ask."""

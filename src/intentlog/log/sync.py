@@ -19,6 +19,7 @@ from intentlog.errors import BranchBusy, IntentLogError, LogClosed, WrongProcess
 from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
+from intentlog.log.recovering import telling
 from intentlog.log.values import (
     Applied,
     Cancelled,
@@ -26,6 +27,7 @@ from intentlog.log.values import (
     NotApplied,
     OpenIntent,
     Progress,
+    Recovered,
     Report,
     Settings,
     Unfinished,
@@ -89,17 +91,26 @@ class Log:
         with self.attempt(branch, wait=wait) as attempt:
             return work(attempt)
 
-    def recover(self) -> list[Classification]:
+    def recover(self, told: Callable[[Recovered], object] | None = None) -> list[Classification]:
         """Classify what dead owners left open, and let the probes of known tools answer. Calls no tool.
 
         Appends nothing when nothing changed; lists the doubts that are still open each time. Branches with a living
-        owner are left alone.
+        owner are left alone. Several processes may do so at once: each conclusion is recorded by one of them.
+
+        Args:
+            told: is called after each branch of which this recovery itself recorded something, whatever ends it.
         """
         hands = self._engine.recovery_hands()
         found: list[Classification] = []
         for branch in self._engine.to_recover():
-            found.extend(self._driver.run(self._engine.recovering(branch), hands))
+            with telling(branch, told) as noted:
+                noted.concluded = self._driver.run(self._engine.recovering(branch, noted), hands)
+                found.extend(noted.concluded)
         return found
+
+    def recoverable(self) -> list[str]:
+        """The branches that a `recover` now would write about, or whose probes it would ask. Writes nothing."""
+        return self._engine.recoverable()
 
     def unfinished(self) -> list[Unfinished]:
         """The branches that a supervisor should run again: their owner died, or their doubts are settled by now."""

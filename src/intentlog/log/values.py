@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from intentlog.core.actions import IntentId
 from intentlog.core.effects import nanoseconds
 from intentlog.core.records import End, Record, Resolution
+from intentlog.core.restart import Classification
 from intentlog.errors import ToolMisdefined
 from intentlog.log.sealing import Codec, check_codec
 
@@ -149,6 +150,22 @@ class Unfinished(Struct, frozen=True):
     branch: str
     attempt: int
     end: End | None
+
+
+class Recovered(Struct, frozen=True):
+    """What one recovery recorded about one branch. What another had recorded before is not in it.
+
+    Attributes:
+        branch: the branch.
+        fenced: the attempt that it fenced, because its owner was dead; or None.
+        classified: what it concluded of the branch's open intents, after probes answered.
+        closed: how it closed the attempt, which had been cancelled; or None.
+    """
+
+    branch: str
+    fenced: int | None
+    classified: tuple[Classification, ...]
+    closed: End | None
 
 
 class Entry(Struct, frozen=True):

@@ -114,8 +114,17 @@ def lives(folder: Path, owner: str) -> bool:
     """Whether somebody holds the lock file of this owner."""
     if not owner or "/" in owner:
         return False
+    return _is_held(folder, f"owner-{owner}.lock")
+
+
+def keeper_lives(folder: Path) -> bool:
+    """Whether some process has the keeper's role."""
+    return _is_held(folder, "keeper.lock")
+
+
+def _is_held(folder: Path, name: str) -> bool:
     try:
-        descriptor = os.open(folder / f"owner-{owner}.lock", os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError as error:
