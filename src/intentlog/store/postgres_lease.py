@@ -26,6 +26,7 @@ from intentlog.store.postgres_schema import Texts
 
 LEASE_S = 30.0
 RENEWALS = 3  # within one lease
+_UNHURRIED = b"SET LOCAL synchronous_commit = off"
 CLOSE_WAIT_S = 5.0  # for the thread, which may be waiting for a server that does not answer
 logger = logging.getLogger("intentlog")
 
@@ -107,7 +108,7 @@ class Lease:
         link = self._link
         begun_ns = self._clock.boot_ns()
         with link.transaction():
-            link.execute(b"SET LOCAL synchronous_commit = off")
+            link.execute(_UNHURRIED)
             rows = link.execute(self._texts.renew.encode(), (self.owner, self._duration_ns // 1_000)).fetchall()
         database_ns, was_held = rows[0]
         seen_ns = self._clock.read(database_ns).boot_ns
@@ -127,7 +128,9 @@ class Lease:
             return  # it runs out by itself
         try:
             if self._link is not None:
-                with suppress(psycopg.Error):
+                # Not waited for until it is durable either: a standby that hangs would hold up the close.
+                with suppress(psycopg.Error), self._link.transaction():
+                    self._link.execute(_UNHURRIED)
                     self._link.execute(self._texts.let_go.encode(), (self.owner,))
             self._until_ns = 0
             self._disconnect()
