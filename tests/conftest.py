@@ -19,7 +19,7 @@ from intentlog.log import declare
 
 RAM = Path("/dev/shm")
 _SCHEMAS = itertools.count()
-SHARED = ("crash_programs", "field_case_programs", "bad_input")
+SHARED = ("crash_programs", "field_case_programs", "bad_input", "postgres_programs")
 
 
 @pytest.fixture

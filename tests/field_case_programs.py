@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from crash_programs import CLASSES
 
 from intentlog import (
+    Applied,
     AsyncLog,
     BranchBusy,
     Call,
@@ -92,13 +93,13 @@ async def settled(value: Any) -> Any:
 
 
 @asynccontextmanager
-async def opened(mode: str, source: Path | Callable[[], Engine]) -> AsyncGenerator[Any]:
-    """The log of a mode, at a path or on an engine."""
+async def opened(mode: str, source: Path | str | Callable[[], Engine]) -> AsyncGenerator[Any]:
+    """The log of a mode, at a path or a URL, or on an engine."""
     if mode == "sync":
-        with Log.open(source) if isinstance(source, Path) else Log(source()) as log:
+        with Log(source()) if callable(source) else Log.open(source) as log:
             yield log
     else:
-        async with AsyncLog.open(source) if isinstance(source, Path) else AsyncLog(source) as log:
+        async with AsyncLog(source) if callable(source) else AsyncLog.open(source) as log:
             yield log
 
 
@@ -143,6 +144,12 @@ def until(met: Callable[[], Any], what: str) -> None:
         time.sleep(0.002)
 
 
+def place_of(folder: Path | str) -> Path | str:
+    """Where the log of a folder is: at the URL in its file `url`, or in a file of its own."""
+    url = Path(folder, "url")
+    return url.read_text() if url.exists() else Path(folder, "log.db")
+
+
 class Bench(NamedTuple):
     """A folder with a log, a witness outside it, and the mode in which the case is played."""
 
@@ -150,12 +157,49 @@ class Bench(NamedTuple):
     mode: str
 
     @property
-    def path(self) -> Path:
-        return self.folder / "log.db"
+    def path(self) -> Path | str:
+        return place_of(self.folder)
 
     @property
     def witness(self) -> Witness:
         return Witness(self.folder / "witness")
+
+
+class InFlight:
+    """A tool whose call begins, and goes on when it is let."""
+
+    def __init__(self, bench: Bench, kind: str, ending: str = "returned") -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self._let = asyncio.Event()
+        self._witness, self._ending, self._mode = bench.witness, ending, bench.mode
+        self.tool = field_tool(kind, self._act, bench.mode, Applied("found"), time_limit=timedelta(minutes=5))
+
+    def let_on(self) -> None:
+        self.go_on.set()
+        self._let.set()
+
+    async def begins(self, attempt: Any) -> asyncio.Task[Any]:
+        """Call it under step `act`; answers when the call has begun."""
+        task = started(attempt.step("act").perform, self.tool, "1042")
+        assert await asyncio.to_thread(self.begun.wait, PATIENCE_S)
+        return task
+
+    def _act(self, call: Call, item: str) -> Any:
+        self._witness.record(f"{item} {call.request_id}")
+        self.begun.set()
+        if self._mode == "asyncio":
+            return self._waiting(item)
+        assert self.go_on.wait(PATIENCE_S)
+        return self._end(item)
+
+    async def _waiting(self, item: str) -> str:
+        await self._let.wait()
+        return self._end(item)
+
+    def _end(self, item: str) -> str:
+        if self._ending in ENDINGS:
+            raise ENDINGS[self._ending]
+        return f"did {item}"
 
 
 async def raised(method: Callable[..., Any], *arguments: Any) -> Exception | None:
@@ -277,7 +321,7 @@ def run_step(folder: str, kind: str, mode: str, ending: str = "returned") -> Non
     handle = field_tool(kind, act, mode, UNREACHABLE)
 
     async def main() -> None:
-        async with opened(mode, Path(folder, "log.db")) as log, attempt_at(log) as attempt:
+        async with opened(mode, place_of(folder)) as log, attempt_at(log) as attempt:
             verdicts = [one.classification.value for one in attempt.classifications]
             results.record(" ".join([f"attempt {attempt.number}", *verdicts]))
             outcome = await settled(attempt.step("act").perform(handle, "1042"))
@@ -310,7 +354,7 @@ def run_slow(folder: str, kind: str, mode: str) -> None:
             await settled(attempt.step("act").call(handle, "1042"))
 
     async def main() -> None:
-        async with opened(tool_mode, Path(folder, "log.db")) as log:
+        async with opened(tool_mode, place_of(folder)) as log:
             if mode != "cancelled":
                 await work(log)
             task = asyncio.create_task(work(log))
@@ -343,7 +387,7 @@ def run_deliveries(folder: str, kind: str, wait_s: float, together: Any, rounds:
         return f"{item} {'replayed' if outcome.replayed else 'called'} {outcome.value}"
 
     async def main() -> None:
-        async with opened(mode, Path(folder, "log.db")) as log:
+        async with opened(mode, place_of(folder)) as log:
             for number in range(rounds):
                 together.wait(PATIENCE_S)
                 results.record(await deliver(log, f"id-{number}"))

@@ -101,6 +101,8 @@ class Proxy:
         self._links: set[_Link] = set()
         self._threads: list[threading.Thread] = []
         self._listening: socket.socket | None = None
+        self._turned_away = threading.Event()
+        self._turns_away = False
         self._ended = False
 
     def __enter__(self) -> Self:
@@ -159,8 +161,19 @@ class Proxy:
                 listening.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
             listening.close()
 
+    def turn_away(self) -> None:
+        """Close new connections as soon as they are made, as a host does whose server is starting; until `accept`."""
+        self._turned_away.clear()
+        self._turns_away = True
+
+    def wait_for_one_turned_away(self) -> None:
+        """Wait until somebody was turned away since the last time that this was waited for."""
+        assert self._turned_away.wait(WAIT_S_MAX), "nobody tried to connect"
+        self._turned_away.clear()
+
     def accept(self) -> None:
         """Accept connections (again)."""
+        self._turns_away = False
         with self._lock:
             if self._listening is not None:
                 return
@@ -197,6 +210,10 @@ class Proxy:
                 client, _ = listening.accept()
             except OSError:
                 return
+            if self._turns_away:
+                client.close()
+                self._turned_away.set()
+                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._server.port))
             except OSError:

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -27,6 +26,7 @@ from field_case_programs import (
     MODES,
     PATIENCE_S,
     Bench,
+    InFlight,
     again,
     attempt_at,
     call_once,
@@ -47,9 +47,7 @@ from field_case_programs import (
 )
 
 from intentlog import (
-    Applied,
     BranchBusy,
-    Call,
     End,
     Log,
     NotApplied,
@@ -61,43 +59,6 @@ from intentlog.crash import Witness
 @pytest.fixture(params=MODES)
 def bench(quick_folder: Path, request: pytest.FixtureRequest) -> Bench:
     return Bench(quick_folder, str(request.param))
-
-
-class InFlight:
-    """A tool whose call begins, and goes on when it is let."""
-
-    def __init__(self, bench: Bench, kind: str, ending: str = "returned") -> None:
-        self.begun, self.go_on = threading.Event(), threading.Event()
-        self._let = asyncio.Event()
-        self._witness, self._ending, self._mode = bench.witness, ending, bench.mode
-        self.tool = field_tool(kind, self._act, bench.mode, Applied("found"), time_limit=timedelta(minutes=5))
-
-    def let_on(self) -> None:
-        self.go_on.set()
-        self._let.set()
-
-    async def begins(self, attempt: Any) -> asyncio.Task[Any]:
-        """Call it under step `act`; answers when the call has begun."""
-        task = started(attempt.step("act").perform, self.tool, "1042")
-        assert await asyncio.to_thread(self.begun.wait, PATIENCE_S)
-        return task
-
-    def _act(self, call: Call, item: str) -> Any:
-        self._witness.record(f"{item} {call.request_id}")
-        self.begun.set()
-        if self._mode == "asyncio":
-            return self._waiting(item)
-        assert self.go_on.wait(PATIENCE_S)
-        return self._end(item)
-
-    async def _waiting(self, item: str) -> str:
-        await self._let.wait()
-        return self._end(item)
-
-    def _end(self, item: str) -> str:
-        if self._ending in ENDINGS:
-            raise ENDINGS[self._ending]
-        return f"did {item}"
 
 
 # --- a call in flight: cases 3, 6, 7 and 11 ---------------------------------------------------------------------------
