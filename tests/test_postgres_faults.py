@@ -377,8 +377,9 @@ def test_a_wait_for_the_standby_that_was_given_up_is_a_failure(
         assert scene.judged() is not None
 
 
-@pytest.mark.parametrize("synchronous_commit", ["on", "remote_apply"])
-@pytest.mark.parametrize("act", [Act.HOLD_BEFORE, Act.HOLD_AFTER])
+@pytest.mark.parametrize(
+    ("act", "synchronous_commit"), [(Act.HOLD_BEFORE, "on"), (Act.HOLD_AFTER, "on"), (Act.HOLD_AFTER, "remote_apply")]
+)
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_commit_at_which_the_standby_is_promoted_is_looked_for_there(

@@ -10,7 +10,9 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -48,7 +50,7 @@ from postgres_programs import LEASE_S, holds, leased
 from postgres_proxy import Act, Proxy
 from postgres_servers import Server
 
-from intentlog import Applied, BranchBusy, Call, InDoubt, Log, NotApplied, NotInDoubt, Verdict
+from intentlog import Applied, BranchBusy, Call, Fenced, InDoubt, Log, NotApplied, NotInDoubt, Verdict, failpoints
 from intentlog.crash import Witness
 
 DOUBT = Verdict.MAY_HAVE_BEEN_SENT
@@ -85,6 +87,13 @@ def believed_dead(server: Server, folder: Path) -> None:
     """Wait until every lease has run out: of workers that died, or stand still."""
     over = "SELECT bool_and(lease_until < clock_timestamp()) FROM intentlog.owners"
     until(lambda: server.sql(over, database=database_of(folder)) == [(True,)], "the end of a lease")
+
+
+def unlock(server: Server, database: str) -> None:
+    """Take the lock on the branch's row out, as a control needs it."""
+    [(text,)] = server.sql("SELECT pg_get_functiondef('intentlog.take'::regproc)", database=database)
+    assert "FOR UPDATE" in text
+    server.sql(text.replace("FOR UPDATE", ""), database=database)
 
 
 # --- case 3 -----------------------------------------------------------------------------------------------------------
@@ -262,6 +271,7 @@ def test_case_22_a_worker_that_stood_still_inside_its_commit_never_calls(
                 trap.release()
                 (found,) = await takeover
                 assert found.classification is DOUBT
+                assert "Dispatched" in names(await records(log))
 
         asyncio.run(main())
         os.kill(worker.pid, signal.SIGCONT)
@@ -269,6 +279,70 @@ def test_case_22_a_worker_that_stood_still_inside_its_commit_never_calls(
     assert results(place)[0] == "attempt 1"
     assert results(place)[1:] in (["NotSent"], ["Fenced"])
     assert bench.witness.lines() == []
+
+
+@pytest.mark.parametrize("locked", [True, False], ids=["locked", "control-unlocked"])
+@pytest.mark.parametrize("takeover", ["attempt", "recover"])
+def test_case_22_a_worker_that_is_being_overtaken_meets_the_fence(
+    postgres: Server,
+    postgres_proxy: Proxy,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    takeover: str,
+    locked: bool,
+) -> None:
+    """Case 22: its Dispatched comes while the takeover waits for its COMMIT: it waits, is refused, never calls (I2).
+
+    It has not noticed that its lease was over. The control takes the lock on the branch's row out: it reads the attempt
+    that is just being ended, and calls, whatever the other says meanwhile.
+    """
+    monkeypatch.setenv("INTENTLOG_LEASE_S", "60")  # nobody renews it during the test
+    database = database_of(place)
+    at_gate, gate = threading.Event(), threading.Event()
+
+    def reached(name: str) -> None:
+        if name == "before_dispatched" and not at_gate.is_set():
+            at_gate.set()
+            assert gate.wait(PATIENCE.total_seconds())
+
+    monkeypatch.setattr(failpoints, "reached", reached)
+    monkeypatch.setattr(failpoints, "are_armed", lambda: True)
+    bench = Bench(place, "sync")
+    handle = field_tool("UNSAFE", lambda _, item: bench.witness.record("called") or f"did {item}")
+    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+
+    def overtaken(log: Log) -> None:
+        with log.attempt(BRANCH) as attempt:
+            attempt.step("act").call(handle, "1042")
+
+    def takes_over(log: Log) -> list[Any]:
+        if takeover == "recover":
+            return log.recover()
+        with log.attempt(BRANCH) as attempt:
+            return attempt.classifications
+
+    with (
+        Log.open(bench.path) as slow,
+        Log.open(postgres_proxy.url(database=database)) as quick,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        if not locked:
+            unlock(postgres, database)
+        first = threads.submit(overtaken, slow)
+        assert at_gate.wait(PATIENCE.total_seconds())
+        postgres.sql("UPDATE intentlog.owners SET lease_until = clock_timestamp()", database=database)
+        record = "AttemptFenced" if takeover == "recover" else "AttemptOpened"
+        trap = postgres_proxy.at_commit(Act.HOLD_BEFORE, matching=holds(record))
+        second = threads.submit(takes_over, quick)
+        trap.wait()
+        gate.set()
+        until(lambda: postgres.sql(waits, [database]), "a wait for a lock")
+        trap.release()
+        errors = [first.exception(), second.exception()]
+        if locked:
+            assert [type(error) for error in errors] == [Fenced, type(None)]
+            assert [one.classification for one in second.result()] == [Verdict.NEVER_SENT]
+    assert bench.witness.lines() == ([] if locked else ["called"])
 
 
 # --- case 23 ----------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from crash_programs import in_child
-from postgres_pair import Pair
+from postgres_pair import Pair, PgBouncer
 from postgres_programs import LEASE_S, STEPS, Ground, Judged, Storm, finish, judge, worker
 from postgres_proxy import Proxy
-from postgres_servers import Server
+from postgres_servers import Server, installed, pgbouncer
 
 from intentlog import Log, Verdict
 
@@ -132,6 +132,25 @@ def test_the_standby_is_promoted_in_the_middle_of_work(quick_folder: Path, synch
             check(storm)
             assert not pair.primary.running
             assert pair.standby.sql("SELECT pg_is_in_recovery()") == [(False,)]
+
+
+# -- what the system has installed
+
+
+@pytest.mark.parametrize("what", ["PostgreSQL 15", "PgBouncer"])
+def test_over_what_the_system_has(postgres: Server, quick_folder: Path, what: str) -> None:
+    """An older server; and a pooler in transaction mode, in which no lock and no setting of a session holds."""
+    programs = installed(15)
+    if (programs if what == "PostgreSQL 15" else pgbouncer()) is None:
+        pytest.skip(f"{what} is not installed")
+    with Server(programs=programs) if what == "PostgreSQL 15" else PgBouncer(postgres) as front:
+        server = front if isinstance(front, Server) else postgres
+        database = server.fresh_database()
+        ground = Ground(front.url(database=database), str(quick_folder))
+        with Storm(ground, branches=BRANCHES // 2, workers=3) as storm:
+            weather(storm, WORKER_STRIKES, wanted=3)
+        check(storm)
+        server.drop_database(database)
 
 
 # -- controls
