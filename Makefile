@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+STORM_S ?= 30
 PYTEST_ARGS ?=
 UV_VERSION := 0.13.9
 
@@ -20,11 +21,12 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
+.PHONY: help demo test nightly model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
 	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
+	@echo 'make nightly  let workers on PostgreSQL be killed, stopped and cut off for longer (STORM_S=30 seconds for each test)'
 	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
 	@echo 'make coverage  hold each core module to 100 % of its branches, by its own tests alone (a minute)'
 	@echo 'make check   lint, format, types, import order, style'
@@ -44,6 +46,10 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+# -rP: what each round came to is printed too.
+nightly: $(INSTALLED)
+	@INTENTLOG_STORM_S=$(STORM_S) $(BIN)/python -m pytest -rP tests/test_postgres_storms.py $(PYTEST_ARGS)
 
 # -rP: what each search covered is printed by its test, and only shown of one that failed unless asked for.
 model: $(INSTALLED)

@@ -32,7 +32,7 @@ from typing import Any, Self
 
 import psutil
 import psycopg
-from postgres_watch import release_shared_memory
+from postgres_watch import children_of, release_shared_memory
 
 RAM = Path("/dev/shm")
 ROOM_BYTES = 1 << 30
@@ -255,6 +255,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._databases = itertools.count(1)
+        self._paused: list[psutil.Process] = []
         if data_of is not None:
             source = ["-h", "127.0.0.1", "-p", str(data_of.port), "-U", SUPERUSER]
             how = ["--checkpoint", "fast", "--wal-method", "stream", "--no-sync"]
@@ -383,19 +384,28 @@ class Server:
         if self.running:
             postmaster = psutil.Process(self.pid)
             postmaster.suspend()  # so that it starts no more children
-            for child in postmaster.children(recursive=True):
+            for child in children_of(self.pid):
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
             postmaster.kill()
+            self._paused.clear()
         self._wait()
 
     def pause(self) -> None:
         """Stop the postmaster and all its children where they are, by SIGSTOP, as a machine that hangs."""
-        self._signal_all(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
+        self._paused = children_of(self.pid)
+        for child in self._paused:
+            with suppress(psutil.NoSuchProcess):
+                child.suspend()
 
     def resume(self) -> None:
         """Let it go on after `pause`."""
-        self._signal_all(signal.SIGCONT)
+        for child in self._paused:
+            with suppress(psutil.NoSuchProcess):
+                child.resume()
+        self._paused.clear()
+        self._signal(signal.SIGCONT)
 
     def restart(self, mode: str = "fast", **settings: Setting) -> Self:
         """Stop it if it runs, change settings, and start it on the same port."""
@@ -419,8 +429,7 @@ class Server:
     def close(self) -> None:
         """End it for good and remove its folder."""
         if self.running:
-            with suppress(psutil.NoSuchProcess):
-                self.resume()
+            self.resume()
             self.stop("immediate")
         release_shared_memory(self.data / "postmaster.pid")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -428,13 +437,6 @@ class Server:
     def _signal(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
-
-    def _signal_all(self, number: int) -> None:
-        postmaster = psutil.Process(self.pid)
-        postmaster.send_signal(number)
-        for child in postmaster.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                child.send_signal(number)
 
     def _wait(self) -> None:
         if self._process is not None and self._reader is not None:

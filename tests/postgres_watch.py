@@ -34,13 +34,27 @@ def servers_below(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def children_of(pid: int) -> list[psutil.Process]:
+    """The processes of a server beside its postmaster, whose children all of them are.
+
+    (psutil's own `children` leaves out a child that seems older than its parent, which it may for a moment while the
+    system's clock is being corrected.)
+    """
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.ppid() == pid:
+                found.append(process)
+    return found
+
+
 def end_below(folder: Path) -> None:
     """Kill every server below the folder, give its shared memory back, remove the folder."""
     doomed = servers_below(folder)
     for process in list(doomed):
         with suppress(psutil.Error):
             process.suspend()  # a postmaster that is stopped starts no more children
-            doomed += process.children(recursive=True)
+            doomed += children_of(process.pid)
     for process in doomed:
         with suppress(psutil.Error):
             process.kill()

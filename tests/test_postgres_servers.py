@@ -20,7 +20,7 @@ import pytest
 from postgres_pair import Pair, PgBouncer
 from postgres_proxy import Act, Proxy
 from postgres_servers import Server, ServerFailed, installed, pgbouncer
-from postgres_watch import ended, wait_until_ended
+from postgres_watch import children_of, ended, wait_until_ended
 from postgres_wire import Transactions
 
 GONE_S_MAX = 30
@@ -52,7 +52,7 @@ def test_a_committed_row_survives_a_kill(own_postgres: Server) -> None:
     """SIGKILL of all its processes: what was committed is there afterwards; the control, what was not, is not."""
     own_postgres.sql("CREATE TABLE row (number int)")
     own_postgres.sql("INSERT INTO row VALUES (1)")
-    port, processes = own_postgres.port, psutil.Process(own_postgres.pid).children()
+    port, processes = own_postgres.port, children_of(own_postgres.pid)
     with own_postgres.connect() as open_one:
         open_one.execute("BEGIN")
         open_one.execute("INSERT INTO row VALUES (2)")
@@ -119,7 +119,7 @@ def test_a_paused_server_goes_on(own_postgres: Server) -> None:
     own_postgres.pause()
     with ThreadPoolExecutor(1) as threads:
         insert = threads.submit(own_postgres.sql, "INSERT INTO row VALUES (1)")
-        processes = [psutil.Process(own_postgres.pid), *psutil.Process(own_postgres.pid).children()]
+        processes = [psutil.Process(own_postgres.pid), *children_of(own_postgres.pid)]
         assert {process.status() for process in processes} <= {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
         own_postgres.resume()
         insert.result()

@@ -55,6 +55,8 @@ def check(storm: Storm) -> Judged:
     """Log and witness agree now, and still do when every doubt was decided and every branch run to its end."""
     with Log.open(storm.ground.place) as log:
         found = judge(log, storm.ground.witness, storm.ground.returned.lines())
+    verdicts = ", ".join(f"{found.count(verdict)} {verdict.value}" for verdict in Verdict)
+    print(f"{storm.kills} kills, {storm.pauses} pauses, {sum(found.called.values())} calls: {verdicts}")
     finish(storm.ground, storm.branches)
     return found
 
