@@ -38,7 +38,7 @@ from intentlog.store.postgres_opening import (
     weakness,
 )
 from intentlog.store.postgres_reads import READS_MAX, PostgresReads, close_quietly
-from intentlog.store.postgres_rows import ROLLBACK, PostgresRows, Standing
+from intentlog.store.postgres_rows import PostgresRows, Standing
 from intentlog.store.postgres_schema import FORMAT, Texts, texts_of
 from intentlog.store.staging import Staged, stage
 
@@ -89,8 +89,7 @@ class PostgresStore(PostgresReads):
             open=False,
         )
         try:
-            self._salt, horizon_key = self._open(reader=reader)
-            self._rows_of_writer = PostgresRows(self._texts, horizon_key)
+            self._salt = self._open(reader=reader)
             if not reader:
                 owner = f"{_host()}-{self._pid}-{secrets.token_hex(6)}"
                 self._lease = Lease(self._address, self._texts, owner, self._clock, int(lease_s * 1e9))
@@ -104,7 +103,7 @@ class PostgresStore(PostgresReads):
                 raise failure_of(self._address, error) from error
             raise
 
-    def _open(self, *, reader: bool) -> tuple[bytes, int]:
+    def _open(self, *, reader: bool) -> bytes:
         link, facts = connect(self._address)
         try:
             if not reader:
@@ -116,6 +115,7 @@ class PostgresStore(PostgresReads):
             salt: bytes = link.execute(self._texts.salt.encode(), binary=True).fetchall()[0][0]
             key = f"SELECT '\"{self._address.schema}\".places'::regclass::oid::bigint"
             oid: int = link.execute(key.encode()).fetchall()[0][0]
+            self._rows_of_writer = PostgresRows(self._texts, oid - (1 << 32) if oid >= 1 << 31 else oid)
         except BaseException:
             close_quietly(link)
             raise
@@ -123,7 +123,7 @@ class PostgresStore(PostgresReads):
             close_quietly(link)
         else:
             self._take(link, facts)
-        return salt, oid - (1 << 32) if oid >= 1 << 31 else oid
+        return salt
 
     # --- what a driver asks ------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class PostgresStore(PostgresReads):
             self._check_standing(standing)
             staged = stage(self._rows_of_writer, entries, self._clock.read(standing.now_ns))
             if not staged.events:
-                link.execute(ROLLBACK)
+                self._rows_of_writer.roll_back(link)
                 return staged.replies
         except psycopg.Error as error:
             raise self._failed_before(link, error) from error
@@ -332,6 +332,7 @@ class PostgresStore(PostgresReads):
         return self._take(link, facts)
 
     def _take(self, link: Link, facts: Facts) -> tuple[Link, Facts]:
+        self._rows_of_writer.prepare(link)
         link.add_notice_handler(self._noticed)
         self._writes = link, facts
         return self._writes
@@ -352,7 +353,7 @@ class PostgresStore(PostgresReads):
 
     def _roll_back(self, link: Link) -> None:
         try:
-            link.execute(ROLLBACK)
+            self._rows_of_writer.roll_back(link)
         except psycopg.Error:
             self._discard()
 

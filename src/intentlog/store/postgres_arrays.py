@@ -6,9 +6,9 @@ nothing but NULL, differ in theirs by what is in them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import ClassVar
+from typing import TypeAlias
 
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Dumper
@@ -18,9 +18,11 @@ _HEAD = Struct(
     ">iiIii"
 ).pack  # dimensions, whether there are NULLs, the elements' type, their number, the first's index
 _LENGTH = Struct(">i").pack
-_BIGINT = Struct(">iq").pack
+_EMPTY = Struct(">iiI").pack
+_BIGINT = Struct(">q").pack
+_SIZED_BIGINT = Struct(">iq").pack
 _NULL = _LENGTH(-1)
-_BYTEA, _BIGINT_TYPE, _TEXT = 17, 20, 25
+_BOOLEAN, _BYTEA, _BIGINT_TYPE, _TEXT = 16, 17, 20, 25
 _BYTEA_ARRAY, _BIGINT_ARRAY, _TEXT_ARRAY = 1001, 1016, 1009
 
 
@@ -42,40 +44,64 @@ class Names(tuple[str, ...]):
     __slots__ = ()
 
 
+class Flags(tuple[bool, ...]):
+    """A `boolean[]`."""
+
+    __slots__ = ()
+
+
+Value: TypeAlias = Blobs | Bigints | Names | Flags | int | str
+
+
+def encoded(values: Iterable[Value]) -> list[bytes]:
+    """The values of a statement, in PostgreSQL's binary form; a number as a bigint."""
+    return [_encoded(value) for value in values]
+
+
+def _encoded(value: Value) -> bytes:
+    match value:
+        case Blobs():
+            return _array(_BYTEA, [_NULL if one is None else _LENGTH(len(one)) + one for one in value])
+        case Bigints():
+            return _array(_BIGINT_TYPE, [_NULL if one is None else _SIZED_BIGINT(8, one) for one in value])
+        case Names():
+            names = [one.encode() for one in value]
+            return _array(_TEXT, [_LENGTH(len(one)) + one for one in names])
+        case Flags():
+            return _array(_BOOLEAN, [_LENGTH(1) + (b"\x01" if one else b"\x00") for one in value])
+        case int():
+            return _BIGINT(value)
+        case str():
+            return value.encode()
+
+
+def _array(element: int, parts: Sequence[bytes]) -> bytes:
+    if not parts:
+        return _EMPTY(0, 0, element)
+    return _HEAD(1, 1, element, len(parts), 1) + b"".join(parts)
+
+
 class _ArrayDumper(Dumper):
     format = Format.BINARY
-    element: ClassVar[int]
 
-    def array(self, parts: Iterable[bytes], count: int) -> bytes:
-        if not count:
-            return _HEAD(0, 0, self.element, 0, 1)[:12]
-        return _HEAD(1, 1, self.element, count, 1) + b"".join(parts)
+    def dump(self, obj: Blobs | Bigints | Names) -> Buffer:
+        return _encoded(obj)
 
 
 class _BlobsDumper(_ArrayDumper):
-    oid, element = _BYTEA_ARRAY, _BYTEA
-
-    def dump(self, obj: Blobs) -> Buffer:
-        return self.array([_NULL if one is None else _LENGTH(len(one)) + one for one in obj], len(obj))
+    oid = _BYTEA_ARRAY
 
 
 class _BigintsDumper(_ArrayDumper):
-    oid, element = _BIGINT_ARRAY, _BIGINT_TYPE
-
-    def dump(self, obj: Bigints) -> Buffer:
-        return self.array([_NULL if one is None else _BIGINT(8, one) for one in obj], len(obj))
+    oid = _BIGINT_ARRAY
 
 
 class _NamesDumper(_ArrayDumper):
-    oid, element = _TEXT_ARRAY, _TEXT
-
-    def dump(self, obj: Names) -> Buffer:
-        encoded = [one.encode() for one in obj]
-        return self.array([_LENGTH(len(one)) + one for one in encoded], len(obj))
+    oid = _TEXT_ARRAY
 
 
 def register(adapters: AdaptersMap) -> None:
-    """Let a connection send them."""
+    """Let a connection's own statements take them too."""
     adapters.register_dumper(Blobs, _BlobsDumper)
     adapters.register_dumper(Bigints, _BigintsDumper)
     adapters.register_dumper(Names, _NamesDumper)

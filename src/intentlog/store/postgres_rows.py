@@ -1,8 +1,8 @@
 """The tables of a PostgreSQL log inside one append's transaction: two round trips, and what the writer remembers.
 
-The first locks the branches' rows and reads; the second writes and commits. Each is one pipeline: its statements are
-executed one after the other, each with a snapshot of its own (READ COMMITTED), so that what is read behind the lock is
-what stands under it (I2). No lock outlives the transaction, and no state the session: a pooler may stand in between.
+The first locks the branches' rows and reads, the second writes and commits (`postgres_schema`: `take`, `put`). Each
+statement in them has a snapshot of its own (READ COMMITTED), so that what is read behind the lock is what stands under
+it (I2). No lock outlives the transaction, and no state the session: a pooler may stand in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from intentlog.core import codec
 from intentlog.core import records as r
 from intentlog.core.actions import Append
 from intentlog.core.state import Branch, Operation
-from intentlog.store.postgres_arrays import Bigints, Blobs, Names
+from intentlog.store.postgres_arrays import Bigints, Blobs, Flags, Names, encoded
+from intentlog.store.postgres_exchange import Statement, exchange, prepare, row_of
 from intentlog.store.postgres_opening import Link
 from intentlog.store.postgres_schema import Texts
 from intentlog.store.staging import OperationKey, Staged
@@ -29,9 +30,9 @@ TRANSACTION_TIMEOUT_MS = 30_000  # the same, wherever in the two it was stopped;
 REMEMBERED_MAX = 8_192  # branches
 STEPS_MAX = 1_000  # of a branch, while which of them are there is known
 _LIMITS = (f"{LOCK_TIMEOUT_MS}ms", f"{IDLE_TIMEOUT_MS}ms", f"{TRANSACTION_TIMEOUT_MS}ms")
-BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-COMMIT = b"COMMIT"
-ROLLBACK = b"ROLLBACK"
+_BEGIN = Statement(b"intentlog_begin", b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_ROLLBACK = Statement(b"intentlog_rollback", b"ROLLBACK")
+_COMMIT = Statement(b"intentlog_commit", b"COMMIT")
 
 
 class Remembered:
@@ -85,7 +86,9 @@ class PostgresRows:
     """
 
     def __init__(self, texts: Texts, horizon_key: int) -> None:
-        self._texts = {name: text.encode() for name, text in texts._asdict().items()}
+        self._operations_query = texts.operations.encode()
+        self._take = Statement(b"intentlog_take", texts.take.encode())
+        self._put = Statement(b"intentlog_put", texts.put.encode())
         self._horizon_key = horizon_key
         self._remembered: dict[str, Remembered] = {}
         self._places: list[int] = []
@@ -93,6 +96,14 @@ class PostgresRows:
         self._operations: dict[OperationKey, Operation] = {}
         self._steps: dict[str, set[str] | None] = {}
         self._inserted: set[str] = set()  # branches that may have been new
+
+    def prepare(self, link: Link) -> None:
+        """Fit a new connection to its use here.
+
+        Raises:
+            psycopg.Error: it cannot be.
+        """
+        prepare(link, _BEGIN, self._take, self._put, _COMMIT, _ROLLBACK)
 
     # --- the first round trip ----------------------------------------------------------------------------------------
 
@@ -117,10 +128,8 @@ class PostgresRows:
             self._horizon_key,
             *_LIMITS,
         )
-        with link.pipeline():
-            link.execute(BEGIN)
-            taken = link.execute(self._texts["take"], values, binary=True)
-        row = taken.fetchall()[0]
+        _, taken = exchange(link, _BEGIN, self._take._replace(values=encoded(values)))
+        row = row_of(link, taken)
         standing = Standing(*row[:6])
         locked, states, *found, step_branches, steps = (column or () for column in row[6:])
         self._branches = {}
@@ -130,7 +139,7 @@ class PostgresRows:
         self._take_operations(zip(*found, strict=True))
         stale = [key for key in keys - set(unknown) if key[0] not in self._remembered]
         if stale:  # somebody else has written to these branches since
-            again = link.execute(self._texts["operations"], _columns(stale), binary=True)
+            again = link.execute(self._operations_query, _columns(stale), binary=True)
             self._take_operations(again.fetchall())
         of_each: dict[str, set[str]] = {name: set() for name in opening}
         for name, step in zip(step_branches, steps, strict=True):
@@ -191,11 +200,14 @@ class PostgresRows:
         """
         empty = [n for n in self._inserted if n not in staged.branches and not self._branches[n][0]]
         values = (*_event_columns(staged), *_branch_columns(staged), *_operation_columns(staged), Names(empty))
-        with link.pipeline():
-            link.execute(self._texts["put"], values)
-            committed = link.execute(COMMIT)
-        if committed.statusmessage != "COMMIT":  # a transaction that had failed is rolled back by COMMIT
-            raise InternalError(f"COMMIT was answered by {committed.statusmessage}")
+        _, committed = exchange(link, self._put._replace(values=encoded(values)), _COMMIT)
+        if committed.command_status != b"COMMIT":  # a transaction that had failed is rolled back by COMMIT
+            raise InternalError(f"COMMIT was answered by {committed.command_status!r}")
+
+    @staticmethod
+    def roll_back(link: Link) -> None:
+        """End the transaction, with nothing in it. Not by psycopg, which then lets go of every prepared statement."""
+        exchange(link, _ROLLBACK)
 
     def keep(self, staged: Staged) -> None:
         """The transaction was committed, with this in it."""
@@ -253,7 +265,7 @@ def _branch_columns(staged: Staged) -> tuple[Any, ...]:
     rows = staged.branches.values()
     return (
         Names(staged.branches),
-        [one.is_unfinished for one in rows],
+        Flags([one.is_unfinished for one in rows]),
         Names([one.owner.partition(".")[0] for one in rows]),
         Blobs([codec.encode_state(one) for one in rows]),
     )
@@ -262,7 +274,7 @@ def _branch_columns(staged: Staged) -> tuple[Any, ...]:
 def _operation_columns(staged: Staged) -> tuple[Any, ...]:
     rows = staged.operations.values()
     states = Blobs([codec.encode_state(one) for one in rows])
-    return (*_columns(staged.operations), [one.is_listed for one in rows], states)
+    return (*_columns(staged.operations), Flags([one.is_listed for one in rows]), states)
 
 
 def _columns(keys: Collection[OperationKey]) -> tuple[Names, Names, Bigints]:
