@@ -235,12 +235,12 @@ def test_without_rights_or_with_a_wrong_password_it_ends_with_the_remedy(own_pos
         assert kinds(owner, "order") == ["AttemptOpened", "Pending", "Dispatched"]
 
 
-def test_a_terminal_is_shown_that_it_still_looks(quick_folder: Path) -> None:
-    """A heartbeat that each look replaces, for a person; the tests above have none, without a terminal."""
-    path = quick_folder / "log.db"
-    Log.open(path).close()
+def test_a_terminal_is_shown_that_it_still_looks(postgres_url: str) -> None:
+    """A heartbeat that each look replaces, for a person, and without a password. Not where there is no terminal."""
+    place = postgres_url.replace("postgres@", "postgres:hush@")
+    Log.open(place).close()
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "intentlog", "recover", str(path), *OFTEN]
+    command = [sys.executable, "-m", "intentlog", "recover", place, *OFTEN]
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
     os.close(theirs)
     shown = b""
@@ -251,3 +251,5 @@ def test_a_terminal_is_shown_that_it_still_looks(quick_folder: Path) -> None:
     os.close(ours)
     assert shown.count(b"\r\x1b[K") >= 3
     assert b"\n" not in shown
+    assert b"watching postgresql://postgres@" in shown
+    assert b"hush" not in shown

@@ -6,7 +6,7 @@ import pytest
 from core_histories import at, build
 from msgspec.structs import replace
 
-from intentlog.core.records import End, Verdict
+from intentlog.core.records import Classified, End, IntentState, Resolution, Verdict
 from intentlog.core.state import OPEN_FATES, OPEN_STATES, Branch, Decided, Dispatch, Fate, Intent, State
 
 OPERATION = build("open, pending 1").operation()
@@ -53,6 +53,22 @@ def test_who_is_calling() -> None:
     """A call belongs to its attempt; one that was seen to end, however, is nobody's (I2)."""
     operation = replace(OPERATION, dispatches=dispatched(Fate.CALLING, Fate.ENDED, Fate.RETURNED))
     assert [operation.calling(attempt) for attempt in (1, 2, 3, 4)] == [True, False, False, False]
+
+
+def test_a_conclusion_that_stands_already() -> None:
+    """Only the newest one, of the same attempt, with the same verdict and the same thing to do, is the same (I9)."""
+    known = Intent(1, State.DISPATCHED, Verdict.MAY_HAVE_BEEN_SENT, Resolution.PROBE)
+    operation = replace(OPERATION, intents=(known, Intent(2, State.PENDING)))
+
+    def said(attempt: int, verdict: Verdict, todo: Resolution) -> bool:
+        fields = {"step": "charge", "last_state": IntentState.DISPATCHED, "classification": verdict, "resolution": todo}
+        return operation.says(Classified(attempt=attempt, **fields))
+
+    assert said(1, Verdict.MAY_HAVE_BEEN_SENT, Resolution.PROBE)
+    assert not said(1, Verdict.MAY_HAVE_BEEN_SENT, Resolution.ASK_PERSON)
+    assert not said(1, Verdict.NEVER_SENT, Resolution.PROBE)
+    assert not said(2, Verdict.MAY_HAVE_BEEN_SENT, Resolution.PROBE), "of that intent nothing was concluded"
+    assert not said(3, Verdict.MAY_HAVE_BEEN_SENT, Resolution.PROBE), "that intent is not there"
 
 
 def test_intents_and_dispatches_by_their_number() -> None:

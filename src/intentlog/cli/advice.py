@@ -75,7 +75,7 @@ def command(name: str, *places: str, options: str = "") -> str:
         options: its options.
     """
     log, *others = places
-    quoted = [_quoted(place) for place in (_without_password(log), *others)]
+    quoted = [_quoted(place) for place in (without_password(log), *others)]
     if any(place.startswith("-") for place in places):
         return " ".join(filter(None, ["intentlog", name, options, "--", *quoted]))
     return " ".join(filter(None, ["intentlog", name, *quoted, options]))
@@ -96,7 +96,7 @@ def _recover(log: str) -> str:
     return command("recover", log, options="--import MODULE")
 
 
-def _without_password(log: str) -> str:
+def without_password(log: str) -> str:
     """How a log is named where it may be read by others."""
     if not log.startswith(("postgresql://", "postgres://")):
         return log

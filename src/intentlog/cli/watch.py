@@ -144,7 +144,9 @@ class Lines:
     def heartbeat(self) -> None:
         """Show a person when it looked last, on a line that the next one replaces."""
         if self._beats:
-            text = render.visible(f"{render.timestamp(datetime.now(UTC))}  watching {self._place}")
+            text = render.visible(
+                f"{render.timestamp(datetime.now(UTC))}  watching {advice.without_password(self._place)}"
+            )
             sys.stderr.write(f"\r\x1b[K{text[: self._errors.width - 1]}")
             sys.stderr.flush()
 
