@@ -16,16 +16,21 @@ INSTALLED := .venv/.installed
 BENCH := bench/.venv/bin/python
 BENCH_INSTALLED := bench/.venv/.installed
 
+# What takes its time because servers and workers are killed, cut off, promoted and waited for.
+SERVER_TESTS := $(patsubst %,tests/test_%.py,postgres_faults postgres_storms postgres_field_cases postgres_program \
+  workers workers_example watch_cli doctor_cli)
+
 # A PYTHONPATH from outside could put another intentlog, or another tool, in front of the ones that are locked.
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test nightly model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
+.PHONY: help demo test test-servers nightly model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
 	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
+	@echo 'make test-servers  the tests in which PostgreSQL servers and workers are killed, cut off and replaced (some minutes)'
 	@echo 'make nightly  let workers on PostgreSQL be killed, stopped and cut off for longer (STORM_S=30 seconds for each test)'
 	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
 	@echo 'make coverage  hold each core module to 100 % of its branches, by its own tests alone (a minute)'
@@ -45,7 +50,10 @@ demo: $(INSTALLED)
 	@$(BIN)/intentlog demo
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SERVER_TESTS:%=--ignore=%) $(PYTEST_ARGS)
+
+test-servers: $(INSTALLED)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(SERVER_TESTS) $(PYTEST_ARGS)
 
 # -rP: what each round came to is printed too.
 nightly: $(INSTALLED)

@@ -164,3 +164,17 @@ def test_the_lease_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         Settings()
     with pytest.raises(ToolMisdefined, match="lease"):
         Settings(lease=timedelta(0))
+
+
+def test_a_lease_is_given_back_over_a_new_connection(
+    store: PostgresStore, postgres: Server, postgres_log_url: str
+) -> None:
+    """A log that is closed lets its branches go at once, also where the lease's connection had died unnoticed."""
+    lease = store._lease
+    assert lease is not None
+    assert lease._link is not None
+    postgres.sql(f"SELECT pg_terminate_backend({lease._link.info.backend_pid}, 10000)")
+    store.append([opened("order", owner=f"{store.owner}.1")])
+    store.close()
+    with Log.open(postgres_log_url, read_only=True) as log:
+        assert not log._engine.store.branch_view("order").owner_lives

@@ -225,7 +225,7 @@ class PostgresStore(PostgresReads):
         except BaseException as signal:
             self._discard()  # in the middle of an exchange; what the server has of it, it rolls back
             raise Interrupted(None, signal) from signal
-        self._write(link, Sent(server, standing.xid, staged))
+        self._write(link, Sent(server, standing.xid, standing.pid, staged))
         self._keep(staged)
         return staged.replies
 

@@ -38,11 +38,13 @@ class Sent(NamedTuple):
     Attributes:
         server: what the server said of itself when the connection was made.
         xid: the transaction.
+        pid: the server process that it was in: after a crash its number may have been given to somebody else's.
         staged: what it writes.
     """
 
     server: Facts
     xid: str
+    pid: int
     staged: Staged
 
 
@@ -105,7 +107,7 @@ def _asked(link: Link, server: Facts, sent: Sent, texts: Texts, *, end_it: bool)
         return None, "the server is a standby"
     if not server.is_successor_of(sent.server) and _is_in_progress(link, sent.xid, texts):
         if end_it:
-            link.execute(texts.end_process.encode(), (sent.xid,))
+            link.execute(texts.end_process.encode(), (sent.xid, sent.pid))
         return None, f"transaction {sent.xid} is still in progress"
     seqs = Bigints([stored.seq for stored, _ in sent.staged.events])
     chains = Blobs([stored.chain for stored, _ in sent.staged.events])

@@ -127,15 +127,24 @@ class Lease:
         if not self._lock.acquire(timeout=CLOSE_WAIT_S):
             return  # it runs out by itself
         try:
-            if self._link is not None:
-                # Not waited for until it is durable either: a standby that hangs would hold up the close.
-                with suppress(psycopg.Error), self._link.transaction():
-                    self._link.execute(_UNHURRIED)
-                    self._link.execute(self._texts.let_go.encode(), (self.owner,))
+            if self.renewals and not self._let_go():
+                self._disconnect()  # that connection was dead: over a new one, or it runs out by itself
+                self._let_go()
             self._until_ns = 0
             self._disconnect()
         finally:
             self._lock.release()
+
+    def _let_go(self) -> bool:
+        """Not waited for until it is durable either: a standby that hangs would hold up the close."""
+        with suppress(psycopg.Error, IntentLogError):
+            if self._link is None or self._link.closed:
+                self._link, _ = connect(self._address, connect_timeout=f"{CLOSE_WAIT_S:.0f}")
+            with self._link.transaction():
+                self._link.execute(_UNHURRIED)
+                self._link.execute(self._texts.let_go.encode(), (self.owner,))
+            return True
+        return False
 
     def _disconnect(self) -> None:
         if self._link is not None:

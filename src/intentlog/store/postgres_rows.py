@@ -63,7 +63,7 @@ class Standing(NamedTuple):
 
     Attributes:
         now_ns: its wall clock.
-        xid: the transaction.
+        xid: the transaction; pid: the server process that it is in.
         places: what its records may take, in no order.
         fsync, synchronous_commit: whether a commit is durable.
         meta: the log's format and salt: whether the tables are those that were opened.
@@ -71,6 +71,7 @@ class Standing(NamedTuple):
 
     now_ns: int
     xid: str
+    pid: int
     places: list[int]
     fsync: str
     synchronous_commit: str
@@ -130,8 +131,9 @@ class PostgresRows:
         )
         _, taken = exchange(link, _BEGIN, self._take._replace(values=encoded(values)))
         row = row_of(link, taken)
-        standing = Standing(*row[:6])
-        locked, states, *found, step_branches, steps = (column or () for column in row[6:])
+        known = len(Standing._fields)
+        standing = Standing(*row[:known])
+        locked, states, *found, step_branches, steps = (column or () for column in row[known:])
         self._branches = {}
         for name, state in zip(locked, states, strict=True):
             self._take_branch(name, state)

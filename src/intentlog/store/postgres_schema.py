@@ -67,7 +67,7 @@ CREATE TABLE {s}.owners (owner text COLLATE "C" PRIMARY KEY, lease_until timesta
 CREATE FUNCTION {s}.take(
     names text[], fresh text[], asked_branches text[], asked_steps text[], asked_generations bigint[], opening text[],
     steps_max bigint, records bigint, horizon_key bigint, lock_limit text, idle_limit text, transaction_limit text,
-    OUT now_ns bigint, OUT xid text, OUT places bigint[], OUT fsync text, OUT synchronous_commit text,
+    OUT now_ns bigint, OUT xid text, OUT pid integer, OUT places bigint[], OUT fsync text, OUT synchronous_commit text,
     OUT meta bytea[], OUT locked text[], OUT states bytea[], OUT branches text[], OUT steps text[],
     OUT generations bigint[], OUT operations bytea[], OUT step_branches text[], OUT known_steps text[]
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -92,6 +92,7 @@ BEGIN
     places := ARRAY (SELECT nextval('{s}.places') FROM generate_series(1, records));
     now_ns := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000;  -- the clock has microseconds
     xid := pg_current_xact_id()::text;
+    pid := pg_backend_pid();
     fsync := current_setting('fsync');
     synchronous_commit := current_setting('synchronous_commit');
     meta := ARRAY (SELECT m.value FROM {s}.meta m WHERE m.key IN ('format', 'salt') ORDER BY m.key);
@@ -188,7 +189,7 @@ class Texts(NamedTuple):
     # --- what became of a commit -------------------------------------------------------------------------------------
     xact_status: str = "SELECT pg_xact_status($1::text::xid8)"
     end_process: str = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-        WHERE backend_xid::text = ($1::text::bigint & 4294967295)::text AND usename = current_user"""
+        WHERE pid = $2 AND backend_xid::text = ($1::text::bigint & 4294967295)::text AND usename = current_user"""
     confirm: str = "INSERT INTO {s}.owners VALUES ($1::text, clock_timestamp())"
     landed: str = """SELECT count(*) FROM {s}.events e
         JOIN unnest($1::bigint[], $2::bytea[]) AS u (seq, chain) ON e.seq = u.seq AND e.chain = u.chain"""
