@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ from intentlog.log import declare
 RAM = Path("/dev/shm")
 _SCHEMAS = itertools.count()
 SHARED = ("crash_programs", "field_case_programs", "bad_input", "postgres_programs")
+
+
+# A shell starts what it puts into the background with SIGINT ignored, and Python leaves it so: then nothing, here or in
+# a child, would hear the Ctrl-C of the tests of interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
