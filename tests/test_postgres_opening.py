@@ -315,4 +315,4 @@ def test_without_psycopg_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "intentlog.store.postgres", None)
     with pytest.raises(LogUnavailable, match="psycopg") as refused:
         engine.postgres_store("postgresql://db")
-    assert refused.value.remedy == "pip install 'intentlog[postgres]'"
+    assert refused.value.remedy == "install intentlog with its extra `postgres`: pip install '.[postgres]'"

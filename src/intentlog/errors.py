@@ -274,6 +274,10 @@ class LogUnavailable(IntentLogError):
     code = "log_unavailable"
 
 
+class BranchHeld(LogUnavailable):
+    """A transaction of somebody else holds a branch of what was to be written together. Nothing was written."""
+
+
 class LogInUse(IntentLogError):
     """This process has the log open already."""
 

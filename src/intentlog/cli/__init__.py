@@ -5,6 +5,7 @@ Nothing ends in a traceback. With `--json` an error is one object on stdout, els
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -45,6 +46,7 @@ def main(begin: Callable[[], object] = lambda: None) -> int:
         begin: called when the command is loaded, and whatever is raised from then on is told as an error.
     """
     _prepare_streams()
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # what it warns of, a command tells in its own words
     try:
         code = _run(sys.argv[1:], begin)
         sys.stdout.flush()

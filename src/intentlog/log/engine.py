@@ -336,7 +336,7 @@ def postgres_store(url: str) -> Callable[..., PostgresStore]:
     except ImportError as error:
         raise LogUnavailable(
             f"a log in PostgreSQL needs psycopg, which is not here: {error}",
-            remedy="pip install 'intentlog[postgres]'",
+            remedy="install intentlog with its extra `postgres`: pip install '.[postgres]'",
         ) from error
     return partial(PostgresStore, url)
 

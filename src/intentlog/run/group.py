@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from intentlog.core.actions import Append, Appended, Interrupted, Refused
 from intentlog.core.records import OfIntent
-from intentlog.errors import IntentLogError, LogClosed, LogPoisoned, LogUnavailable, WrongProcess
+from intentlog.errors import BranchHeld, IntentLogError, LogClosed, LogPoisoned, LogUnavailable, WrongProcess
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,9 +108,31 @@ def commit_together(commit: Commit, members: Sequence[Member]) -> None:
     Where one member's records cannot be written at all, nothing of the batch was: each is tried alone then, so that
     the others do not suffer. After a commit whose fate is unknown that is the answer to all of them (I8).
 
+    A branch that a transaction of somebody else holds is looked for by halves, so that the others need not wait for it.
+
     Raises:
         Interrupted: a signal's exception came; those that are not done were not written.
     """
+    for of_branch in _but_for_held(commit, members):
+        try:
+            _together(commit, of_branch)
+        except BranchHeld as error:
+            _tell(of_branch, error)
+
+
+def _but_for_held(commit: Commit, members: Sequence[Member]) -> list[Sequence[Member]]:
+    """Commit them, but for those that may be of a branch that is held: these are answered, by branch, untried."""
+    if len(members) == 1 or len({member.branch for member in members}) == 1:
+        return [members]
+    try:
+        _together(commit, members)
+    except BranchHeld:
+        half = len(members) // 2
+        return [*_but_for_held(commit, members[:half]), *_but_for_held(commit, members[half:])]
+    return []
+
+
+def _together(commit: Commit, members: Sequence[Member]) -> None:
     try:
         if len(members) == 1:  # by far the commonest, where each call counts
             members[0].replies = commit(members[0].entries) if members[0].entries else []
@@ -121,17 +143,23 @@ def commit_together(commit: Commit, members: Sequence[Member]) -> None:
         if stop.replies is not None:
             _share(members, stop.replies)
         raise
+    except BranchHeld:
+        raise
     except _OF_THE_LOG as error:
-        for member in members:
-            member.error = error if member is members[0] else _own(error)
+        _tell(members, error)
     except Exception as error:  # noqa: BLE001 - each caller is told its own
         if len(members) == 1:
             members[0].error = error
             return
         for member in members:
-            commit_together(commit, [member])
+            _together(commit, [member])
     else:
         _share(members, replies)
+
+
+def _tell(members: Sequence[Member], error: IntentLogError) -> None:
+    for member in members:
+        member.error = error if member is members[0] else _own(error)
 
 
 def _share(members: Sequence[Member], replies: Sequence[Appended | Refused]) -> None:

@@ -241,11 +241,13 @@ class PostgresStore(PostgresReads):
             )
 
     def _failed_before(self, link: Link, error: psycopg.Error) -> Exception:
-        if _is_lost(link, error):
+        is_lost = _is_lost(link, error)
+        if is_lost or self._writes is None:  # or not yet taken into use
+            close_quietly(link)
             self._discard()
-            return _LostBefore(self._address.masked(str(error)))
-        self._roll_back(link)
-        return failure_of(self._address, error)
+        else:
+            self._roll_back(link)
+        return _LostBefore(self._address.masked(str(error))) if is_lost else failure_of(self._address, error)
 
     def _write(self, link: Link, sent: Sent) -> None:
         self._warnings.clear()
@@ -320,16 +322,17 @@ class PostgresStore(PostgresReads):
     def _connected(self) -> tuple[Link, Facts]:
         if self._writes is not None and not self._writes[0].closed:
             return self._writes
+        self._discard()
         link, facts = connect(self._address)
         try:
             check_server(self._address, facts)
             self._check_tail(link)
-        except BaseException as error:
+            return self._take(link, facts)
+        except psycopg.Error as error:
+            raise self._failed_before(link, error) from error
+        except BaseException:
             close_quietly(link)
-            if isinstance(error, psycopg.Error):
-                raise failure_of(self._address, error) from error
             raise
-        return self._take(link, facts)
 
     def _take(self, link: Link, facts: Facts) -> tuple[Link, Facts]:
         self._rows_of_writer.prepare(link)
@@ -361,7 +364,7 @@ class PostgresStore(PostgresReads):
         writes, self._writes = self._writes, None
         if writes is not None:
             close_quietly(writes[0])
-        self._rows_of_writer.forget()
+            self._rows_of_writer.forget()
 
     def close(self) -> None:
         """See `ports.Store.close`. The lease is given back, so that a restart need not wait for its end."""
@@ -372,9 +375,7 @@ class PostgresStore(PostgresReads):
                 self._lost.detach()
             if self._lease is not None:
                 self._lease.stop()
-            if self._writes is not None:
-                close_quietly(self._writes[0])
-                self._writes = None
+            self._discard()
             with suppress(psycopg.Error):
                 self._pool.close()
 

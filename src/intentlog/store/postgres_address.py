@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -85,14 +86,14 @@ def address_of(url: str) -> Address:
             f"{name}: {schema!r} is no name for the log's schema", remedy="take a-z, 0-9 and _, up to 63 of them."
         )
     own = urlencode([(key, value) for key, value in given if key != "schema"], quote_via=quote)
-    try:
-        found = conninfo_to_dict(f"postgresql://{user}{'@' if user else ''}{hosts}{'?' + own if own else ''}")
-    except ProgrammingError:  # its text may hold the password, so that it is not kept
-        found = None
+    found = None
+    if "@" not in user:  # else libpq would take what follows the first one for the host, and say its name
+        with suppress(ProgrammingError):  # its text may hold the password, so that it is not kept
+            found = conninfo_to_dict(f"postgresql://{user}{'@' if user else ''}{hosts}{'?' + own if own else ''}")
     if found is None:
         raise LogUnavailable(
             f"{name} is no URL that libpq takes",
-            remedy="write it as postgresql://USER@HOST:PORT/DATABASE, and what is special in a password as %XX.",
+            remedy="write it as postgresql://USER@HOST:PORT/DATABASE; what is special in a password as %XX (@ as %40).",
         )
     parameters = {key: str(value) for key, value in found.items()}
     several = "," in parameters.get("host", "")  # then the primary is looked for, wherever it has gone

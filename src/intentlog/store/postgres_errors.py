@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psycopg
 from psycopg import errors as pg
 
-from intentlog.errors import IntentLogError, LogDamaged, LogUnavailable
+from intentlog.errors import BranchHeld, IntentLogError, LogDamaged, LogUnavailable
 from intentlog.store.postgres_address import Address
 
 
@@ -60,7 +60,8 @@ _BY_STATE: dict[str | None, Words] = {
         "the server takes no writes: a standby, or made read-only", "connect to the primary."
     ),
     pg.InsufficientPrivilege.sqlstate: Words(
-        "the role lacks a right", "let it own the schema: ALTER SCHEMA NAME OWNER TO ROLE."
+        "the role lacks a right",
+        "a writer owns the schema; a reader needs USAGE on it, and SELECT on its tables and sequences.",
     ),
     pg.IdleInTransactionSessionTimeout.sqlstate: Words("this process was stopped inside a commit", "try again."),
     pg.TransactionTimeout.sqlstate: Words("this process was stopped inside a commit", "try again."),
@@ -102,4 +103,5 @@ def failure_of(address: Address, error: psycopg.Error) -> IntentLogError:
     if words is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         words = Words("the connection was lost", "try again; the next use connects anew.")
     words = words or Words("the server refused a statement", "look at the server's log.")
-    return LogUnavailable(f"{address.name}: {words.meaning}; nothing was written ({text})", remedy=words.remedy)
+    kind = BranchHeld if isinstance(error, pg.LockNotAvailable) else LogUnavailable
+    return kind(f"{address.name}: {words.meaning}; nothing was written ({text})", remedy=words.remedy)

@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8BinaryDumper
 
 from intentlog.core.codec import FORMAT_VERSION
-from intentlog.errors import FormatTooNew, LogUnavailable
+from intentlog.errors import FormatTooNew, LogDamaged, LogUnavailable
 from intentlog.store import postgres_arrays
 from intentlog.store.postgres_address import Address
 from intentlog.store.postgres_errors import connect_failure, failure_of
@@ -159,7 +159,10 @@ def format_of(link: Link, address: Address) -> int:
     meta: dict[str, bytes] = dict(
         link.execute(f'SELECT key, value FROM "{address.schema}".meta'.encode(), binary=True).fetchall()  # noqa: S608 - a name that was checked
     )
-    tables, records = int(meta.get("format", b"0")), int(meta.get("records", b"0"))
+    try:
+        tables, records = int(meta.get("format", b"0")), int(meta.get("records", b"0"))
+    except ValueError as error:
+        raise LogDamaged(f"{address.name}: its format is no number", remedy="restore a backup.") from error
     if tables > FORMAT or records > FORMAT_VERSION:
         raise FormatTooNew(
             f"{address.name}: the tables in schema {address.schema} have format {tables}.{records}, "

@@ -23,13 +23,14 @@ from intentlog.store.postgres_schema import Texts
 from intentlog.store.staging import OperationKey, Staged
 
 LOCK_TIMEOUT_MS = 10_000  # how long another transaction's hold on a branch is waited for
+LOCK_TOGETHER_MS = 500  # and in a batch: then its branches are tried in smaller ones (`run.group.commit_together`)
 # A process that is stopped between its two round trips holds its branches' rows: the server ends its session then, and
 # with it a transaction of which COMMIT was not sent.
 IDLE_TIMEOUT_MS = 10_000
 TRANSACTION_TIMEOUT_MS = 30_000  # the same, wherever in the two it was stopped; from PostgreSQL 17 on
 REMEMBERED_MAX = 8_192  # branches
 STEPS_MAX = 1_000  # of a branch, while which of them are there is known
-_LIMITS = (f"{LOCK_TIMEOUT_MS}ms", f"{IDLE_TIMEOUT_MS}ms", f"{TRANSACTION_TIMEOUT_MS}ms")
+_LIMITS = (f"{IDLE_TIMEOUT_MS}ms", f"{TRANSACTION_TIMEOUT_MS}ms")
 _BEGIN = Statement(b"intentlog_begin", b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _ROLLBACK = Statement(b"intentlog_rollback", b"ROLLBACK")
 _COMMIT = Statement(b"intentlog_commit", b"COMMIT")
@@ -127,6 +128,7 @@ class PostgresRows:
             STEPS_MAX + 1,
             len(entries),
             self._horizon_key,
+            f"{LOCK_TIMEOUT_MS if len(names) == 1 else LOCK_TOGETHER_MS}ms",
             *_LIMITS,
         )
         _, taken = exchange(link, _BEGIN, self._take._replace(values=encoded(values)))
