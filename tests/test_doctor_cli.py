@@ -312,7 +312,7 @@ def test_without_the_extra_each_command_says_what_to_install(tmp_path: Path, com
     with workers("postgresql://db/x", tmp_path) as made:
         code, out, errors = made.command(command, made.place, PYTHONPATH=str(tmp_path)).ends()
     assert (code, out) == (1, "")
-    assert "pip install 'intentlog[postgres]'" in errors
+    assert "pip install '.[postgres]'" in errors
     assert "Traceback" not in errors
 
 

@@ -158,7 +158,7 @@ def test_a_branch_that_another_transaction_holds_is_waited_for_and_told(
     store: PostgresStore, postgres: Server, postgres_log_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was written, and no other branch is held up."""
-    monkeypatch.setattr(postgres_rows, "_LIMITS", ("100ms", "10s", "10s"))
+    monkeypatch.setattr(postgres_rows, "LOCK_TIMEOUT_MS", 100)
     prepared(store)
     schema = postgres_log_url.rpartition("=")[2]
     with postgres.connect() as other, other.transaction():
@@ -183,7 +183,7 @@ def test_a_worker_that_is_stopped_inside_a_commit_lets_go_of_its_branch(
         assert isinstance(other.append([opened("order", attempt=2)])[0], Appended)
         return staged
 
-    monkeypatch.setattr(postgres_rows, "_LIMITS", ("10s", "100ms", "10s"))
+    monkeypatch.setattr(postgres_rows, "_LIMITS", ("100ms", "10s"))
     monkeypatch.setattr(postgres_store, "stage", stopped)
     [reply] = store.append([dispatched("order")])
     assert isinstance(reply, Refused)
@@ -268,7 +268,7 @@ def test_a_wait_for_a_standby_that_is_given_up_poisons() -> None:
 
 def test_a_standby_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes, and whatever time limits the role or the transaction has: they would give the wait up."""
-    monkeypatch.setattr(postgres_rows, "_LIMITS", ("10s", "10s", "300ms"))
+    monkeypatch.setattr(postgres_rows, "_LIMITS", ("10s", "300ms"))
     with Pair() as pair:
         pair.primary.sql("ALTER ROLE postgres SET statement_timeout = '300ms'")
         store = opened_store(pair.primary.url())

@@ -229,7 +229,7 @@ def test_a_tail_is_as_long_as_was_asked_for(postgres_log_url: str) -> None:
 
 
 def test_the_extra_is_declared() -> None:
-    """`pip install 'intentlog[postgres]'`, as the error says."""
+    """With the extra `postgres`, as the error says."""
     text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
     extra = text.partition("[project.optional-dependencies]")[2].partition("[project.scripts]")[0]
     assert "postgres = [" in extra
