@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from bench.floor import SYNCS_PER_EFFECT, Floor, Raw, p50_us, p99_us
 from bench.measures import Effects, spread
@@ -26,6 +26,7 @@ FLOOR_SYNCS = 60  # raw syncs between two rounds
 WARM_WORKERS = 64  # so many workers make an effect each before any is timed
 THREADS = (1, 8, 64)
 TASKS = (1, 8, 64, 512, 4096)
+TaskEffect: TypeAlias = Callable[[str], Awaitable[object]]
 
 
 @tool(effect=UNSAFE, step="charge-{order_id}")
@@ -221,23 +222,28 @@ def threads(folder: Path, at_once: int, amount: Amount) -> Effects:
 # --- an event loop ---------------------------------------------------------------------------------------------------
 
 
-async def _task_round(attempts: list[AsyncAttempt], per_worker: int, numbers: count[int], floor: Raw) -> Round:
-    took: list[list[int]] = [[] for _ in attempts]
+async def task_round(effects: list[TaskEffect], per_worker: int, numbers: count[int], floor: Raw) -> Round:
+    """So many effects by each worker, which is given the order's number; raw syncs before and after."""
+    took: list[list[int]] = [[] for _ in effects]
 
     async def work(worker: int, orders: list[str]) -> None:
-        attempt, mine = attempts[worker], took[worker]
+        effect, mine = effects[worker], took[worker]
         for order in orders:
             started = time.perf_counter_ns()
-            await attempt.call(charge_async, order, cents=CENTS)
+            await effect(order)
             mine.append(time.perf_counter_ns() - started)
 
-    orders = [[str(next(numbers)) for _ in range(per_worker)] for _ in attempts]
+    orders = [[str(next(numbers)) for _ in range(per_worker)] for _ in effects]
     syncs = floor.take(FLOOR_SYNCS)
     began = time.perf_counter_ns()
     await asyncio.gather(*(work(worker, mine) for worker, mine in enumerate(orders)))
     elapsed = time.perf_counter_ns() - began
     syncs += floor.take(FLOOR_SYNCS)
     return Round([one for mine in took for one in mine], elapsed, syncs)
+
+
+def _charging(attempt: AsyncAttempt) -> TaskEffect:
+    return lambda order: attempt.call(charge_async, order, cents=CENTS)
 
 
 async def _alternating_task(attempt: AsyncAttempt, per_round: int, numbers: count[int], floor: Raw) -> Round:
@@ -263,13 +269,14 @@ async def together(key: str, where: Path | str, floor: Raw, at_once: int, amount
     async with AsyncLog.open(where) as log, AsyncExitStack() as stack:
         branches = [f"{key}-{worker}" for worker in range(at_once)]
         attempts = await asyncio.gather(*(stack.enter_async_context(log.attempt(branch)) for branch in branches))
-        await _task_round(attempts[:WARM_WORKERS], 1, numbers, floor)
+        workers = [_charging(attempt) for attempt in attempts]
+        await task_round(workers[:WARM_WORKERS], 1, numbers, floor)
         before, taken = log.counters, list[Round]()
         for _ in within(amount):
             one = (
                 _alternating_task(attempts[0], amount.per_worker, numbers, floor)
                 if at_once == 1
-                else _task_round(attempts, amount.per_worker, numbers, floor)
+                else task_round(workers, amount.per_worker, numbers, floor)
             )
             taken.append(await one)
         after = log.counters

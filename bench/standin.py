@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -23,16 +24,15 @@ import msgspec
 
 from bench.effects import (
     CENTS,
-    FLOOR_SYNCS,
     FULL,
     QUICK,
     TASKS,
     WARM_WORKERS,
     Amount,
     Missing,
-    Round,
     alternating,
     of_rounds,
+    task_round,
     within,
 )
 from bench.floor import Floor
@@ -228,32 +228,15 @@ class _Tasks:
         self._thread.shutdown()
 
 
-async def _round(tasks: _Tasks, at_once: int, per_worker: int, orders: count[int], floor: Floor) -> Round:
-    took: list[list[int]] = [[] for _ in range(at_once)]
-
-    async def work(worker: int, mine: list[str]) -> None:
-        for order in mine:
-            started = time.perf_counter_ns()
-            await tasks.effect(f"order-{worker}", order)
-            took[worker].append(time.perf_counter_ns() - started)
-
-    each = [[str(next(orders)) for _ in range(per_worker)] for _ in range(at_once)]
-    syncs = floor.take(FLOOR_SYNCS)
-    began = time.perf_counter_ns()
-    await asyncio.gather(*(work(worker, mine) for worker, mine in enumerate(each)))
-    elapsed = time.perf_counter_ns() - began
-    syncs += floor.take(FLOOR_SYNCS)
-    return Round([one for mine in took for one in mine], elapsed, syncs)
-
-
 async def at_once(folder: Path, tasks: int, amount: Amount) -> Effects:
     """So many tasks, each with a branch of its own."""
     orders, writer = count(), Writer(folder / f"standin-{tasks}.db")
     driver = _Tasks(writer)
     with Floor(folder) as floor:
-        await _round(driver, WARM_WORKERS, 1, orders, floor)
+        workers = [partial(driver.effect, f"order-{worker}") for worker in range(max(tasks, WARM_WORKERS))]
+        await task_round(list(workers[:WARM_WORKERS]), 1, orders, floor)
         before = writer.commits
-        taken = [await _round(driver, tasks, amount.per_worker, orders, floor) for _ in within(amount)]
+        taken = [await task_round(list(workers[:tasks]), amount.per_worker, orders, floor) for _ in within(amount)]
     driver.close()
     after = writer.close(next(orders))
     return of_rounds(f"asyncio-{tasks}", tasks, taken, Counters(before, before, 0), after)

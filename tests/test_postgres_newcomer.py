@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -15,7 +16,7 @@ from intentlog.core.actions import Append, Appended
 from intentlog.errors import BranchHeld
 from intentlog.observe import LoggingObserver
 from intentlog.run.group import Member, commit_together
-from intentlog.store import postgres_rows
+from intentlog.store import postgres_reads, postgres_rows
 from intentlog.store.clock import SystemClock
 from intentlog.store.postgres import PostgresStore
 
@@ -118,3 +119,36 @@ def test_a_format_that_is_no_number_is_damage(postgres_log_url: str, holder: psy
     holder.commit()
     with pytest.raises(LogDamaged):
         Log.open(postgres_log_url)
+
+
+def test_a_record_that_cannot_be_written_beside_a_held_branch(store: PostgresStore) -> None:
+    """I8: where each is tried alone and one of them is held, what was written before it is not tried again."""
+    tried: list[str] = []
+
+    def commit(entries: Any) -> Any:
+        if len(entries) > 1:
+            msg = "one of them is damaged"
+            raise ValueError(msg)
+        branch = entries[0].branch
+        tried.append(branch)
+        if branch == "held":
+            msg = "held"
+            raise BranchHeld(msg)
+        return store.append(entries)
+
+    members = [Member(name, [opened(name, owner=f"{store.owner}.1")]) for name in ("a", "held", "b")]
+    commit_together(commit, members)
+    assert tried == ["a", "held", "b"]
+    assert [type((one.replies or [one.error])[0]) for one in members] == [Appended, BranchHeld, Appended]
+
+
+def test_all_connections_for_reads_are_in_use(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that is exhausted is told as such, in time, with what to look for; nothing is poisoned by it."""
+    monkeypatch.setattr(postgres_reads, "POOL_TIMEOUT_S", 0.2)
+    store.append([opened("order", owner=f"{store.owner}.1")])
+    with ExitStack() as taken:
+        for _ in range(postgres_reads.READS_MAX):
+            taken.enter_context(store._pool.connection())
+        with pytest.raises(LogUnavailable, match="all 4 connections for reads were in use"):
+            store.record(1)
+    assert store.record(1) is not None

@@ -152,7 +152,7 @@ def _together(commit: Commit, members: Sequence[Member]) -> None:
             members[0].error = error
             return
         for member in members:
-            _together(commit, [member])
+            commit_together(commit, [member])  # what one of them meets is answered here: the others are written already
     else:
         _share(members, replies)
 
