@@ -25,13 +25,14 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-servers nightly model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
+.PHONY: help demo test test-servers test-reliability nightly model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
 	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
 	@echo 'make test-servers  the tests in which PostgreSQL servers and workers are killed, cut off and replaced (some minutes)'
-	@echo 'make nightly  let workers on PostgreSQL be killed, stopped and cut off for longer (STORM_S=30 seconds for each test)'
+	@echo 'make test-reliability  power cuts, kills and errors at each system call, dying disks, zombies: the quick form (some minutes)'
+	@echo 'make nightly  the same in full, and the storms on PostgreSQL for longer (STORM_S=30 seconds for each test); half an hour'
 	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
 	@echo 'make coverage  hold each core module to 100 % of its branches, by its own tests alone (a minute)'
 	@echo 'make check   lint, format, types, import order, style'
@@ -50,13 +51,17 @@ demo: $(INSTALLED)
 	@$(BIN)/intentlog demo
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SERVER_TESTS:%=--ignore=%) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SERVER_TESTS:%=--ignore=%) --ignore=tests/reliability $(PYTEST_ARGS)
 
 test-servers: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(SERVER_TESTS) $(PYTEST_ARGS)
 
+test-reliability: $(INSTALLED)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
+
 # -rP: what each round came to is printed too.
 nightly: $(INSTALLED)
+	@INTENTLOG_LAB=full $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
 	@INTENTLOG_STORM_S=$(STORM_S) $(BIN)/python -m pytest -rP tests/test_postgres_storms.py $(PYTEST_ARGS)
 
 # -rP: what each search covered is printed by its test, and only shown of one that failed unless asked for.

@@ -41,7 +41,7 @@ from intentlog.core import records as r
 from intentlog.core.effects import Declaration, EffectKind
 from intentlog.core.records import OutcomeKind
 from intentlog.ports import Counters
-from intentlog.store import opening, schema
+from intentlog.store import making, opening, schema
 from intentlog.store.connection import Connection
 from intentlog.store.rows import ROOM_BYTES, Row
 from intentlog.store.sqlite import CHECKPOINT_FRAMES
@@ -97,10 +97,9 @@ class Writer:
     """The tables. Used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        opening.create_log(path, path.parent)
+        making.create_log(path, path.parent)
         self._path = path
         self._connection: Connection = opening.connect(path, reader=False, vfs=None)
-        opening.create_tables(self._connection)
         opening.take_over_wal(self._connection, path, opening.WAL_BYTES)
         self._connection.set_wal_hook(self._count_frames)
         self._frames = self._seq = self.commits = 0

@@ -69,7 +69,7 @@ from intentlog import (
     LogUnavailable,
     failpoints,
 )
-from intentlog.store import opening
+from intentlog.store import making, opening
 
 
 def files_of(folder: Path) -> dict[str, bytes | None]:
@@ -223,8 +223,8 @@ def test_the_disk_fills_while_it_is_opened(written: Path, mode: str, monkeypatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for what in ("make_ballast", "grow", "create_log"):
-        monkeypatch.setattr(opening, what, full)
+    for module, what in ((opening, "make_ballast"), (opening, "grow"), (making, "create_log")):
+        monkeypatch.setattr(module, what, full)
         with pytest.raises(IntentLogError, match="No space left") as caught, opened(written, mode):
             pytest.fail("opened")
         check_told(caught.value, LogUnavailable)

@@ -7,7 +7,6 @@ another may be about to write.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import stat
@@ -159,33 +158,6 @@ def file_system(folder: Path) -> str:
     return found
 
 
-def create_log(path: Path, drafts: Path) -> None:
-    """Make a whole empty log and only then give it its name, so that a crash leaves a log or nothing.
-
-    Args:
-        path: the log; left alone if it is there.
-        drafts: a folder on the same file system.
-    """
-    if path.exists():
-        return
-    draft = drafts / f"draft-{secrets.token_hex(6)}"
-    turn = os.open(drafts / "making.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        connection = open_connection(draft, apsw.SQLITE_OPEN_READWRITE, None)
-        try:
-            create_tables(connection)
-        finally:
-            connection.close()
-        fcntl.flock(turn, fcntl.LOCK_EX)  # one at a time: a rename would put a second log over the first
-        if not path.exists():
-            draft.rename(path)
-        sync_folder(path.parent)
-    finally:
-        os.close(turn)
-        draft.unlink(missing_ok=True)
-
-
 def sync_folder(folder: Path) -> None:
     """Make a new name in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -298,22 +270,6 @@ def salt_of(connection: Connection, path: Path) -> bytes:
     if not isinstance(salt, bytes) or len(salt) != SALT_BYTES:
         raise LogDamaged(f"{path} is damaged: its salt is not {SALT_BYTES} bytes")
     return salt
-
-
-def create_tables(connection: Connection) -> None:
-    """Make an empty file a log, in one transaction; another process may have been faster."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if connection.pragma("schema_version") == 0:
-            connection.execute(schema.CREATE)
-            salt = secrets.token_bytes(SALT_BYTES)
-            connection.execute("INSERT INTO meta VALUES ('salt', ?), ('upkeep', 0)", (salt,))
-            connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", FORMAT_VERSION)
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def take_over_wal(connection: Connection, path: Path, wal_bytes: int) -> None:

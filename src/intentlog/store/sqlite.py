@@ -16,7 +16,7 @@ from intentlog.core.actions import Append, Appended, Interrupted, Refused, View
 from intentlog.core.records import Dispatched, Pending
 from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
 from intentlog.ports import Clock, Counters, Observer
-from intentlog.store import opening
+from intentlog.store import making, opening
 from intentlog.store.connection import Connection
 from intentlog.store.damage import damage_of
 from intentlog.store.locks import Locks, lives
@@ -129,7 +129,7 @@ class SqliteStore(SqliteReads):
         path = self._path
         opening.check_writable(path)
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        opening.create_log(path, self._folder)
+        making.create_log(path, self._folder)
         self._claim()
         self._locks = Locks(self._folder)
         self._lost = finalize(self, self._locks.release)  # a log that is lost before anybody could close it
@@ -137,11 +137,10 @@ class SqliteStore(SqliteReads):
         opening.check_wal(path, self._folder)
         self._locks.sweep()
         self._reads = opening.connect(path, reader=True, vfs=vfs)
-        ready = opening.check_format(self._reads, path)  # before a writer's settings touch another program's file
+        if not opening.check_format(self._reads, path):  # before a writer's settings touch another program's file
+            raise LogDamaged(f"{path} is an empty database, not a log", remedy="remove it, or name another path.")
         self._connection = opening.connect(path, reader=False, vfs=vfs)
         self._tables = SqliteRows(self._connection)
-        if not ready:
-            opening.create_tables(self._connection)
         opening.make_ballast(self._folder / "ballast")
         self._connection.set_wal_hook(self._count_frames)
         if self._locks.become_keeper():

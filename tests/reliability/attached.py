@@ -1,0 +1,120 @@
+"""A child process that strace takes hold of before it does anything: real system calls, recorded, failed or killed at.
+
+The child is forked from a server that has the library imported and no log open, waits until strace is there, and only
+then begins: so the nth system call is counted from the program's own first one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_PR_SET_PTRACER = 0x59616D61
+_ANYBODY = ctypes.c_ulong(-1)
+_LIMIT_S = 60.0
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["reliability.life"])
+# The server of Python 3.11 ignores the search path that it is given, and would import everything in every child.
+_TESTS = str(Path(__file__).parent.parent)
+if _TESTS not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join([_TESTS, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+class Ended(NamedTuple):
+    """How a traced child ended.
+
+    Attributes:
+        code: its exit code, or minus the signal that ended it.
+        raised: the text of the exception that left its program; "" if none did, or it was killed.
+    """
+
+    code: int
+    raised: str
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it."""
+        return self.code == -signal.SIGKILL
+
+
+def why_not() -> str:
+    """Why strace cannot take hold of a process here; "" if it can."""
+    if sys.platform != "linux" or shutil.which("strace") is None:
+        return "strace is not installed"
+    probe = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
+    return "" if probe.returncode == 0 else f"strace may not trace here: {probe.stderr.strip()[:200]}"
+
+
+def traced(program: Callable[..., Any], *arguments: Any, options: Sequence[str]) -> Ended:
+    """Run a program in a child under strace, to its end.
+
+    Args:
+        program: a function of a module that children can import.
+        arguments: pickled for it.
+        options: strace's, such as `-e inject=fdatasync:error=EIO:when=2`; `-f -qq` stand before them.
+
+    Raises:
+        AssertionError: strace did not take hold, or the child did not end.
+    """
+    ours, its = _context.Pipe()
+    child = _context.Process(target=_held, args=(its, program, arguments))
+    child.start()
+    its.close()
+    tracer = None
+    try:
+        assert ours.recv() == "held"
+        tracer = subprocess.Popen(
+            ["strace", "-f", "-qq", *options, "-p", str(child.pid)], stderr=subprocess.PIPE, text=True
+        )
+        _wait_for(tracer, child.pid)
+        ours.send("go")
+        raised = ""
+        with contextlib.suppress(EOFError, ConnectionResetError):  # killed
+            if ours.poll(_LIMIT_S):
+                raised = ours.recv()
+        child.join(_LIMIT_S)
+        assert child.exitcode is not None, f"{program.__name__}{arguments} hung under {options}"
+        return Ended(child.exitcode, raised)
+    finally:
+        ours.close()
+        child.kill()
+        child.join()
+        if tracer is not None:
+            tracer.terminate()
+            tracer.communicate()
+
+
+def _wait_for(tracer: subprocess.Popen[str], pid: int | None) -> None:
+    status = Path(f"/proc/{pid}/status")
+    deadline_s = time.monotonic() + _LIMIT_S
+    while "TracerPid:\t0\n" in status.read_text(encoding="ascii"):
+        assert tracer.poll() is None, f"strace ended: {tracer.communicate()[1]}"
+        assert time.monotonic() < deadline_s, "strace did not take hold"
+        time.sleep(0.0005)
+
+
+def _held(pipe: Connection, program: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY)  # where only a parent may trace
+    pipe.send("held")
+    pipe.recv()
+    raised = ""
+    try:
+        program(*arguments)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    # The program is over: what follows (the interpreter's end) is not counted on, and may be failed too.
+    with contextlib.suppress(OSError):
+        pipe.send(raised)
+    os._exit(1 if raised else 0)
