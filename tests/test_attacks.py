@@ -21,6 +21,7 @@ from typing import Any
 
 import apsw
 import pytest
+from bad_input import read_elsewhere
 
 from intentlog import (
     AsyncLog,
@@ -137,7 +138,7 @@ def test_a_log_taken_away_while_it_is_open_permits_no_call(tmp_path: Path, what:
     with refused, Log.open(tmp_path / "log.db") as log, log.attempt("order") as attempt:
         attempt.call(effect, 1)
         path = next((tmp_path / "log.db.d").glob("owner-*")) if what == "lock" else tmp_path / what
-        content = path.read_bytes()
+        content = read_elsewhere(path)
         path.unlink()
         if how == "replaced":
             path.write_bytes(content)

@@ -58,7 +58,7 @@ from typing import Any
 
 import apsw
 import pytest
-from bad_input import MODES, Face, check_told, note, opened, opening_refused
+from bad_input import MODES, Face, check_told, note, opened, opening_refused, read_elsewhere
 
 from intentlog import (
     FormatTooNew,
@@ -369,7 +369,7 @@ def test_a_cut_wal_loses_only_what_it_held(quick_folder: Path, mode: str) -> Non
     with opened(path, "sync") as face:
         face.call("order", "one")
         face.call("order", "two")
-        whole = {name: (path.with_name(path.name + name)).read_bytes() for name in ("", "-wal")}
+        whole = {name: read_elsewhere(path.with_name(path.name + name)) for name in ("", "-wal")}
         records = face.records()
     used = whole["-wal"].rstrip(b"\0")
     for size in (0, 10, 32, 4000, len(used) // 2, len(used) - 1, len(whole["-wal"])):

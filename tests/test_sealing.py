@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_input import MODES, SAID, Cipher, Face, check_told, opened, refused
+from bad_input import MODES, SAID, Cipher, Face, check_told, opened, read_elsewhere, refused
 
 from intentlog import (
     QUERYABLE,
@@ -117,7 +117,7 @@ def filled(quick_folder: Path, mode: str) -> Iterator[Path]:
 
 
 def bytes_of(folder: Path) -> bytes:
-    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+    return b"\n".join(read_elsewhere(path) for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 # --- with its codec ------

@@ -396,11 +396,17 @@ def test_a_truncated_or_damaged_log_is_found(tmp_path: Path) -> None:
         assert [c for c in log.recover() if c.classification is Verdict.MAY_HAVE_BEEN_SENT] == []
 
 
+READER = """
+    import sys
+    from intentlog import Log
+    log = Log.open(sys.argv[1], read_only=True)  # so that the -shm is there and the next writer is the keeper
+    log.open_intents()
+    print("reading", flush=True)
+    sys.stdin.read()
+"""
+
 CHECKPOINTER = """
     import fcntl, sys, time
-    from intentlog import Log
-    log = Log.open(sys.argv[1], read_only=True)  # a reader, so that the -shm is there and the next writer is the keeper
-    log.open_intents()
     shm = open(sys.argv[1] + "-shm", "r+b")
     WAL_CKPT_LOCK = 121  # the byte that SQLite locks while it makes a checkpoint
     fcntl.lockf(shm, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, WAL_CKPT_LOCK)
@@ -415,10 +421,15 @@ def test_a_checkpoint_of_another_process_is_waited_for(tmp_path: Path) -> None:
     """SQLite answers busy at once while another makes one: a second process that opens the log waits for its turn."""
     path = tmp_path / "log.db"
     Log.open(path).close()
-    other = child(CHECKPOINTER, path)
+    reader = child(READER, path)
     try:
-        assert line(other) == "checkpointing"
-        with Log.open(path) as log:
-            assert log.verify().ok
+        assert line(reader) == "reading"
+        other = child(CHECKPOINTER, path)
+        try:
+            assert line(other) == "checkpointing"
+            with Log.open(path) as log:
+                assert log.verify().ok
+        finally:
+            stop(other)
     finally:
-        stop(other)
+        stop(reader)

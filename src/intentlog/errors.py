@@ -24,7 +24,7 @@ Each class says when it is raised, whether the effect ran, and what to do next.
 | unknown_intent          | no such intent stands in the log                                | -               |
 | log_poisoned            | an I/O error left a commit's fate unknown                       | as known so far |
 | log_unavailable         | the log cannot be opened or written now                         | as known so far |
-| log_in_use              | this process has the log open already                           | no              |
+| log_in_use              | this process has the log, or a file of it, open already         | no              |
 | log_closed              | the log or the attempt was closed                               | no              |
 | log_damaged             | the file is not a sound log                                     | no              |
 | format_too_new          | a newer intentlog wrote the file                                | no              |
@@ -279,7 +279,7 @@ class BranchHeld(LogUnavailable):
 
 
 class LogInUse(IntentLogError):
-    """This process has the log open already."""
+    """This process has the log open already, or opens one of its files by hand, which would drop SQLite's locks."""
 
     code = "log_in_use"
     default_remedy = "share the one Log object; it may be used from several threads."

@@ -24,6 +24,7 @@ from intentlog.store.presence import Present
 from intentlog.store.reads import SqliteReads
 from intentlog.store.recall import Recall
 from intentlog.store.rows import SqliteRows
+from intentlog.store.sole_access import SoleAccess
 from intentlog.store.staging import NOTHING, stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
@@ -92,6 +93,7 @@ class SqliteStore(SqliteReads):
         self._reads: Connection | None = None
         self._tables: SqliteRows | None = None
         self._identity: opening.Identity | None = None
+        self._access: SoleAccess | None = None
         self._present: tuple[Present, ...] = ()
         self._looked_ns = -1  # when they were last seen to be there
         self._folder = path.with_name(path.name + ".d")
@@ -121,7 +123,9 @@ class SqliteStore(SqliteReads):
 
     def _open_reader(self, vfs: str | None) -> None:
         opening.check_wal(self._path, self._folder)
+        self._access = SoleAccess(self._path)
         self._reads = opening.connect(self._path, reader=True, vfs=vfs)
+        self._access.look()
         if not opening.check_format(self._reads, self._path):
             raise LogUnavailable(f"{self._path} is an empty file, not yet a log", remedy="a writer makes it one.")
 
@@ -136,7 +140,9 @@ class SqliteStore(SqliteReads):
         self._lost.atexit = False
         opening.check_wal(path, self._folder)
         self._locks.sweep()
+        self._access = SoleAccess(path)
         self._reads = opening.connect(path, reader=True, vfs=vfs)
+        self._access.look()
         if not opening.check_format(self._reads, path):  # before a writer's settings touch another program's file
             raise LogDamaged(f"{path} is an empty database, not a log", remedy="remove it, or name another path.")
         self._connection = opening.connect(path, reader=False, vfs=vfs)
@@ -362,6 +368,8 @@ class SqliteStore(SqliteReads):
                         self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self._connection.close()
             self._connection = None
+            if self._access is not None:
+                self._access.give_up()
             if self._locks is not None:
                 self._locks.release()
             if self._lost is not None:
