@@ -6,6 +6,9 @@
 PYTHON ?= python3
 JOBS ?= 2
 STORM_S ?= 30
+MINUTES ?= 1
+SEED ?= 0
+CONTROL ?=
 PYTEST_ARGS ?=
 UV_VERSION := 0.13.9
 
@@ -25,13 +28,14 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-servers test-reliability nightly model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
+.PHONY: help demo test test-servers test-reliability soak nightly model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
 
 help:
 	@echo 'make demo    run the demonstration'
 	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
 	@echo 'make test-servers  the tests in which PostgreSQL servers and workers are killed, cut off and replaced (some minutes)'
 	@echo 'make test-reliability  power cuts, kills and errors at each system call, dying disks, zombies: the quick form (some minutes)'
+	@echo 'make soak    workers over the payment sandbox, killed, stopped, short of room (MINUTES=1, SEED=n for the chances of an earlier run)'
 	@echo 'make nightly  the same in full, and the storms on PostgreSQL for longer (STORM_S=30 seconds for each test); half an hour'
 	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
 	@echo 'make coverage  hold each core module to 100 % of its branches, by its own tests alone (a minute)'
@@ -58,6 +62,9 @@ test-servers: $(INSTALLED)
 
 test-reliability: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
+
+soak: $(INSTALLED)
+	@PYTHONPATH=tests $(BIN)/python -m reliability.soak --minutes '$(MINUTES)' --seed '$(SEED)' --control '$(CONTROL)'
 
 # -rP: what each round came to is printed too.
 nightly: $(INSTALLED)

@@ -1,7 +1,8 @@
 """SIGSTOP at every failpoint, another process takes over, SIGCONT: the zombie is fenced, and never calls (I2, I3, I9).
 
 Its Dispatched is refused; what it had called before, it may tell however late, and that is kept. The stopped owner
-lives by its lock, so that the other one is told otherwise: by a hint that says "dead", or because the lock file is gone.
+lives by its lock, so that the other one is told otherwise: by a hint that says "dead", or because its lock
+file is gone.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def test_a_stopped_owner_is_left_alone_while_its_lock_stands(lab: Lab, quick_fol
 
 
 def test_stopped_inside_a_commit(lab: Lab, quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds the write lock: LogUnavailable names its pid, nothing is written; readers go on; SIGKILL frees the log."""
+    """It holds the write lock: LogUnavailable names its pid; readers go on; SIGKILL frees the log."""
     monkeypatch.setattr(opening, "BUSY_LIMIT_MS", 200)
     stage = zombies.prepared(quick_folder / "stage", Scene((), effect, "UNSAFE-returned"))
     forked.Child(zombies.acting, stage, zombies.event, "events").ends_well()

@@ -140,7 +140,7 @@ class Scene(NamedTuple):
 
 
 def scenes(kind: str) -> list[Scene]:
-    """First runs with every ending, second ones and recoveries after a kill in window B; for UNSAFE the decisions too."""
+    """First runs with every ending; second ones and recoveries after a kill in window B; of UNSAFE also decisions."""
     endings = [b for b in BRANCHES if b.startswith(f"{kind}-")]
     found = [Scene((), one, b) for b in endings for one in (effect, effect_async)]
     branch = f"{kind}-returned"
