@@ -58,11 +58,11 @@ def parsed(content: bytes) -> list[Mark]:
     return [Mark(words[0], tuple(words[1:])) for words in lines]
 
 
-def mark_appends(marks: Marks) -> None:
-    """From now on every append of this process, of whatever log in a file, is marked before it and after it."""
-    original = SqliteStore.append
+def mark_appends(marks: Marks, store: Any = SqliteStore) -> None:
+    """From now on every append of this process, of whatever log of this kind, is marked before it and after it."""
+    original = store.append
 
-    def append(self: SqliteStore, entries: Sequence[Any]) -> list[Any]:
+    def append(self: Any, entries: Sequence[Any]) -> list[Any]:
         for entry in entries:
             marks.tell("try", entry.branch, type(entry.record).__name__)
         replies = original(self, entries)
@@ -72,4 +72,4 @@ def mark_appends(marks: Marks) -> None:
                 marks.tell("ack", seq, entry.branch, type(entry.record).__name__)
         return replies
 
-    SqliteStore.append = append  # type: ignore[method-assign] # in a child process
+    store.append = append  # in a child process

@@ -37,9 +37,14 @@ def violations(path: Path, marks: Sequence[Mark], *, made_whole: bool = False) -
         return [f"there is no log, and {len(lost)} acknowledged records are gone"] if lost or made_whole else []
     try:
         with quick_open(path) as log:
-            return [*_of_records(log, marks), *_of_recovery(log, marks), *_of_verify(log)]
+            return violations_of(log, marks)
     except IntentLogError as error:
         return [f"it does not open, or not be read: {type(error).__name__}: {error}"]
+
+
+def violations_of(log: Log, marks: Sequence[Mark]) -> list[str]:
+    """The same of a log that is open, wherever it is kept."""
+    return [*_of_records(log, marks), *_of_recovery(log, marks), *_of_verify(log)]
 
 
 def _of_verify(log: Log) -> list[str]:

@@ -31,6 +31,11 @@ HARNESS = "stopped at each failpoint"
 ONLY = os.environ.get("INTENTLOG_STATE", "")  # "SCENE POINT TAKER": this one alone
 
 
+def stage_at(folder: Path) -> Stage:
+    folder.mkdir()
+    return Stage(folder)
+
+
 def states(kind: str, folder: Path, *, full: bool) -> list[tuple[Scene, str, Taker]]:
     """Each scene at each point; with each taker in the long form, else with one each, in turn."""
     found = []
@@ -38,7 +43,7 @@ def states(kind: str, folder: Path, *, full: bool) -> list[tuple[Scene, str, Tak
     for number, scene in enumerate(scenes(kind)):
         if not (full or is_telling(scene)):
             continue
-        for point in zombies.points_of(folder / f"trace-{number}", scene):
+        for point in zombies.points_of(stage_at(folder / f"trace-{number}"), scene):
             found += [(scene, point, one) for one in (TAKERS if full else [next(takers)])]
     return [one for one in found if ONLY in ("", " ".join(map(str, one)))]
 
@@ -58,7 +63,7 @@ def test_stopped_at_every_point_while_another_takes_over(lab: Lab, full: bool, q
     found = states(kind, quick_folder, full=full)
     for number, (scene, point, taker) in enumerate(found):
         folder = quick_folder / str(number)
-        wrong += [f"{scene} {point} {taker}: {one}" for one in stopped_meanwhile(folder, scene, point, taker)]
+        wrong += [f"{scene} {point} {taker}: {one}" for one in stopped_meanwhile(stage_at(folder), scene, point, taker)]
         shutil.rmtree(folder)
     command = f"make test-reliability PYTEST_ARGS='-k \"every_point and {kind}\"'"
     lab.seen(len(found), wrong, repeat=f"INTENTLOG_STATE='SCENE POINT TAKER' {command}")
@@ -69,7 +74,7 @@ def test_every_point_of_the_source_is_one_of_them(quick_folder: Path) -> None:
     reached: set[str] = set()
     for number, scene in enumerate(one for kind in CLASSES for one in scenes(kind)):
         if scene.stopped not in (zombies.effect_async, zombies.recover_async):
-            reached |= {p.partition(":")[0] for p in zombies.points_of(quick_folder / str(number), scene)}
+            reached |= {p.partition(":")[0] for p in zombies.points_of(stage_at(quick_folder / str(number)), scene)}
     assert reached == failpoints.POINTS
 
 
@@ -82,7 +87,7 @@ def test_control_no_fence(lab: Lab, quick_folder: Path, blind: bool) -> None:
     all_states = list(itertools.product((effect, effect_async), points, TAKERS[::2]))
     for number, (program, point, taker) in enumerate(all_states):
         scene = Scene((), program, "UNSAFE-returned")
-        found = stopped_meanwhile(quick_folder / str(number), scene, point, taker, fence_out=fence_out)
+        found = stopped_meanwhile(stage_at(quick_folder / str(number)), scene, point, taker, fence_out=fence_out)
         caught.append([one for one in found if one.startswith(("no fence", "a lie", "twice"))])
     lab.control("no fence" + (", in any state" if blind else ""), len(all_states), sum(map(bool, caught)))
     if blind:
@@ -93,9 +98,9 @@ def test_a_stopped_owner_is_left_alone_while_its_lock_stands(lab: Lab, quick_fol
     """No hint that it is dead: BranchBusy for who wants its branch, and nothing is classified."""
     wrong = []
     scene = Scene((), effect, "UNSAFE-returned")
-    points = zombies.points_of(quick_folder / "trace", scene)
+    points = zombies.points_of(stage_at(quick_folder / "trace"), scene)
     for number, point in enumerate(points):
-        stage = zombies.prepared(quick_folder / str(number), scene)
+        stage = stage_at(quick_folder / str(number))
         with forked.running(zombies.acting, stage, effect, scene.branch, f"{point}:stop") as zombie:
             assert zombie.stops()
             with stage.open() as log:
@@ -108,14 +113,14 @@ def test_a_stopped_owner_is_left_alone_while_its_lock_stands(lab: Lab, quick_fol
                         pass
             zombie.go_on()
             zombie.ends_well()
-        wrong += [f"{point}: {one}" for one in zombies.violations(stage.path, stage.marks.read())]
+        wrong += [f"{point}: {one}" for one in stage.violations()]
     lab.seen(len(points), wrong)
 
 
 def test_stopped_inside_a_commit(lab: Lab, quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the write lock: LogUnavailable names its pid; readers go on; SIGKILL frees the log."""
     monkeypatch.setattr(opening, "BUSY_LIMIT_MS", 200)
-    stage = zombies.prepared(quick_folder / "stage", Scene((), effect, "UNSAFE-returned"))
+    stage = stage_at(quick_folder / "stage")
     forked.Child(zombies.acting, stage, zombies.event, "events").ends_well()
     for ending in (signal.SIGCONT, signal.SIGKILL):
         with forked.running(zombies.acting, stage, zombies.event, "events", "", stops_in_its_commit) as zombie:
@@ -129,7 +134,7 @@ def test_stopped_inside_a_commit(lab: Lab, quick_folder: Path, monkeypatch: pyte
         append_elsewhere(stage)
         with Log.open(stage.path, read_only=True) as log:
             assert len(list(log.history("events"))) == before + (3 if ending == signal.SIGCONT else 1)
-    lab.seen(2, zombies.violations(stage.path, stage.marks.read()))
+    lab.seen(2, stage.violations())
 
 
 def append_elsewhere(stage: Stage) -> None:
@@ -159,7 +164,7 @@ def test_stopped_and_woken_over_and_over(lab: Lab, full: bool, quick_folder: Pat
     rounds = 100 if full else 5
     wrong = []
     for number in range(rounds):
-        stage = zombies.prepared(quick_folder / str(number), Scene((), effect, BRANCH))
+        stage = stage_at(quick_folder / str(number))
         asleep = []
         try:
             for _ in range(4):
@@ -173,7 +178,7 @@ def test_stopped_and_woken_over_and_over(lab: Lab, full: bool, quick_folder: Pat
         finally:
             for one in asleep:
                 one.kill()
-        wrong += zombies.violations(stage.path, stage.marks.read()) + zombies.fence_problems(stage, BRANCH)
+        wrong += stage.violations() + zombies.fence_problems(stage, BRANCH)
         wrong += zombies.unheard(stage, BRANCH) + zombies.finished(stage, BRANCH)
     lab.seen(rounds, [f"seed {seed}: {one}" for one in wrong], repeat=f"SEED={seed} make test-reliability")
 

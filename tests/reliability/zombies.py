@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from reliability import forked
@@ -48,7 +47,9 @@ BETWEEN = ("after_dispatched", "before_call")  # where the one that goes on may 
 
 
 class Stage(World):
-    """The world, with a short grace."""
+    """The world, with a short grace, and its log in a file."""
+
+    store: Any = SqliteStore
 
     def engine(self) -> Engine:
         store = SqliteStore(self.path, SystemClock(), LoggingObserver(), wal_bytes=0)
@@ -56,6 +57,13 @@ class Stage(World):
 
     def open(self, *, wal_bytes: int = 0) -> Log:
         return Log(self.engine())
+
+    def violations(self) -> list[str]:
+        """What is false of the log, by what was marked."""
+        return violations(self.path, self.marks.read())
+
+    def wait_for_death(self) -> None:
+        """Until whoever was killed is known to be dead: at once."""
 
 
 Program = Callable[[Stage, str], None]
@@ -176,7 +184,7 @@ def decide(stage: Stage, branch: str) -> None:
 
 
 class Taker(NamedTuple):
-    """A program, and how the owner is taken for dead: "hint", "lock", or "" where the fence needs no death."""
+    """A program, and how the owner is taken for dead: "hint", "lock", "lease"; "" where the fence needs no death."""
 
     program: Program
     dead: str
@@ -201,9 +209,9 @@ def by_hint() -> None:
     SqliteStore.death_is_certain = False
 
 
-def remove_locks(folder: Path) -> None:
+def remove_locks(stage: Stage) -> None:
     """The owners' lock files are gone, by whatever hand."""
-    for lock in (folder / "log" / "log.db.d").glob("owner-*.lock"):
+    for lock in stage.path.with_name("log.db.d").glob("owner-*.lock"):
         lock.unlink()
 
 
@@ -227,9 +235,9 @@ def without_fence(*, blind: bool) -> None:
 # --- one state ------------------------------------------------------------------------------------------------------
 
 
-def points_of(folder: Path, scene: Scene) -> list[str]:
+def points_of(stage: Stage, scene: Scene) -> list[str]:
     """The points that the stopped program reaches, with their count."""
-    stage = prepared(folder, scene)
+    prepare(stage, scene)
 
     def traced() -> None:
         failpoints.reached = lambda name: stage.marks.tell("point", name)
@@ -245,22 +253,21 @@ def points_of(folder: Path, scene: Scene) -> list[str]:
     return points
 
 
-def prepared(folder: Path, scene: Scene) -> Stage:
-    """The log after what was done before."""
-    folder.mkdir(parents=True)
-    stage = Stage(folder)
+def prepare(stage: Stage, scene: Scene) -> None:
+    """Do what was done before, and let those who were killed be known to be dead."""
     for program, point in scene.before:
         child = forked.Child(acting, stage, program, scene.branch, point)
         assert child.ends().code == (-signal.SIGKILL if point else 0), (scene, point, child.ended)
+        if point:
+            stage.wait_for_death()
     stage.marks.tell("scene")
-    return stage
 
 
 def acting(
     stage: Stage, program: Program, branch: str, point: str = "", setup: Callable[[], None] | None = None
 ) -> None:
     """The body of a child: what it appends is marked, and it dies or stops at a point."""
-    mark_appends(stage.marks)
+    mark_appends(stage.marks, stage.store)
     if setup:
         setup()
     if point:
@@ -272,26 +279,35 @@ def acting(
 
 
 def stopped_meanwhile(
-    folder: Path, scene: Scene, point: str, taker: Taker, *, fence_out: Callable[[], None] | None = None
+    stage: Stage, scene: Scene, point: str, taker: Taker, *, fence_out: Callable[[], None] | None = None
 ) -> list[str]:
     """Stop it at a point, let the other take its place, let it go on; what is false then and in the end."""
-    stage = prepared(folder, scene)
+    prepare(stage, scene)
     with forked.running(acting, stage, scene.stopped, scene.branch, f"{point}:stop", fence_out) as zombie:
         if not zombie.stops():
             return [f"it did not stop: {zombie.ended}"]
         if point.partition(":")[0] in BETWEEN:
             wait_out(GRACE)
-        if taker.dead == "lock":
-            remove_locks(folder)
-        hint = by_hint if taker.dead == "hint" else None
-        with forked.running(acting, stage, taker.program, scene.branch, "", hint) as other:
-            ended = [other.ends()]
-        stage.marks.tell("woken")
-        zombie.go_on()
-        ended.append(zombie.ends())
-    wrong = [str(one) for one in ended if one != (0, "")]
-    marks = stage.marks.read()
-    wrong += violations(stage.path, marks) + fence_problems(stage, scene.branch)
+        wrong = overtaken(stage, scene, taker, zombie)
+    return wrong + judged(stage, scene, point, taker)
+
+
+def overtaken(stage: Stage, scene: Scene, taker: Taker, zombie: forked.Child) -> list[str]:
+    """Let the other take the place of a stopped one, and then that one go on."""
+    if taker.dead == "lock":
+        remove_locks(stage)
+    hint = by_hint if taker.dead == "hint" else None
+    with forked.running(acting, stage, taker.program, scene.branch, "", hint) as other:
+        ends = [other.ends()]
+    stage.marks.tell("woken")
+    zombie.go_on()
+    ends.append(zombie.ends())
+    return [str(one) for one in ends if one != (0, "")]
+
+
+def judged(stage: Stage, scene: Scene, point: str, taker: Taker) -> list[str]:
+    """What is false of log and witness, now and when everything was decided and run to its end."""
+    wrong = stage.violations() + fence_problems(stage, scene.branch)
     if taker.dead != "lock":  # which poisons the zombie's log: what it would say has nowhere to go
         wrong += unheard(stage, scene.branch)
     wrong += not_fenced(stage, scene, point, taker)
@@ -351,7 +367,7 @@ def unheard(stage: Stage, branch: str) -> list[str]:
         if isinstance(entry.record, r.Committed | r.CallEnded)
     }
     marks = stage.marks.read()
-    begun = [m.kind for m in marks].index("scene")  # who called before that was killed
+    begun = max([0, *(n for n, m in enumerate(marks) if m.kind == "scene")])  # who called before that was killed
     return [
         f"unheard: dispatch {m.words[2]} of {m.words[0]} was called, and its end is not recorded"
         for m in marks[begun:]
@@ -362,7 +378,9 @@ def unheard(stage: Stage, branch: str) -> list[str]:
 def not_fenced(stage: Stage, scene: Scene, point: str, taker: Taker) -> list[str]:
     """Whoever was overtaken before its permission is told so by an error of its own."""
     overtaken = (
-        taker.program in (take_over, recover) and taker.dead == "hint" and scene.stopped in (effect, effect_async)
+        taker.program in (take_over, recover)
+        and taker.dead in ("hint", "lease")
+        and scene.stopped in (effect, effect_async)
     )
     before = point in ("before_pending:1", "after_pending:1", "before_dispatched:1")
     marks = stage.marks.read()
