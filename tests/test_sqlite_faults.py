@@ -5,6 +5,9 @@ The errors come from a VFS, at the very xSync or xWrite of the commit in questio
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -26,6 +29,8 @@ from intentlog import (
 )
 from intentlog.crash import Witness
 from intentlog.log.engine import open_engine
+from intentlog.store import opening
+from intentlog.store.locks import Locks, lives, noted_wal
 
 _names = count()
 
@@ -187,3 +192,59 @@ def test_a_failed_checkpoint_poisons_what_comes_after_not_what_was(bench: Bench)
         committed = [e for e in log.history("order") if e.kind == "Committed"]
         assert len(committed) == len(bench.witness.lines()) == done > 50
         assert log.verify().ok
+
+
+# --- errors of the library's own calls, found by an error at every system call (tests/reliability) -----------------
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_lock_file_that_cannot_be_removed_does_not_hold_the_log(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing: an error of unlink left the library as OSError, and this process could not open the log any more."""
+    log = bench.open()
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "unlink", refuse)
+        log.close()
+    left_behind = list(bench.path.with_name("log.db.d").glob("owner-*.lock"))
+    assert len(left_behind) == 1
+    with bench.open() as log, log.attempt("order") as attempt:
+        assert attempt.call(bench.effect, 1) == 1
+        assert not left_behind[0].exists(), "the next opening sweeps it"
+
+
+def test_a_ballast_that_cannot_be_released_is_told_as_no_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk on which unlink fails: OSError came out of the call, with no intent and no word of the effect."""
+    with bench.open() as log, log.attempt("order") as attempt:
+        bench.fail("xWrite", 0, apsw.SQLITE_FULL)
+        with monkeypatch.context() as failing:
+            failing.setattr(Path, "unlink", refuse)
+            with pytest.raises(LogUnavailable, match="no room") as caught:
+                attempt.call(bench.effect, 1)
+        assert (caught.value.intent_id, caught.value.effect_ran) == ("order#1/effect", "no")
+        assert bench.witness.lines() == []
+        bench.mend()
+
+
+def test_a_lock_that_cannot_be_asked_for_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether an owner lives: an error of flock left the library as OSError, out of opening an attempt."""
+    owner = Locks(bench.path.parent).owner_file
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(LogUnavailable, match="cannot be seen") as caught:
+        lives(bench.path.parent, owner.stem.removeprefix("owner-"))
+    assert caught.value.remedy
+
+
+def test_what_is_written_in_part_is_written_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may write a part: the ballast was too small then, and the note of the WAL's length named less."""
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[: max(1, len(data) // 2)], at))
+    monkeypatch.setattr(os, "write", lambda fd, data, real=os.write: real(fd, data[: max(1, len(data) // 2)]))
+    with bench.open():
+        folder = bench.path.with_name("log.db.d")
+        assert (folder / "ballast").stat().st_size == opening.BALLAST_BYTES
+        [owner] = folder.glob("owner-*.lock")
+        assert noted_wal(owner) == opening.wal_of(bench.path).stat().st_size

@@ -47,7 +47,7 @@ class Reading:
             return
         if isinstance(error, _DAMAGE):
             raise damage_of(self._path, error) from error
-        if isinstance(error, apsw.BusyError | apsw.IOError | apsw.CantOpenError):
+        if isinstance(error, apsw.Error | OSError):
             raise LogUnavailable(f"{self._path} cannot be read: {error}", remedy="check the disk.") from error
 
 

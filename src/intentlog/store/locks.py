@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
@@ -57,18 +58,19 @@ class Locks:
     def note_wal(self, size_bytes: int) -> None:
         """Write into this owner's lock file how long the WAL is at least, for whoever opens the log after its death."""
         if self._held is not None:
-            os.pwrite(self._held, b"%d\n" % size_bytes, 0)
+            write_all(self._held, b"%d\n" % size_bytes, 0)
 
     def lives(self, owner: str) -> bool:
         """Whether the log that this owner opened is still open, in a process that still lives."""
         return owner == self.owner or lives(self._folder, owner)
 
     def release(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Let go of everything. Idempotent. A lock file that cannot be removed is swept by the next opening."""
         self.give_up_keeper()
         held, self._held = self._held, None
         if held is not None:
-            self._path(self.owner).unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path(self.owner).unlink(missing_ok=True)
             os.close(held)
 
     def forget_after_fork(self) -> None:
@@ -87,12 +89,24 @@ class Locks:
         # Locked before it has its name: whoever finds the name finds the lock held.
         draft = self._path(self.owner).with_suffix(".draft")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        draft.rename(self._path(self.owner))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            draft.rename(self._path(self.owner))
+        except BaseException:
+            os.close(descriptor)
+            raise
         return descriptor
 
     def _path(self, owner: str) -> Path:
         return self._folder / f"owner-{owner}.lock"
+
+
+def write_all(descriptor: int, content: bytes, offset: int) -> None:
+    """Write all of it: the kernel may write a part and say so."""
+    left = memoryview(content)
+    while left:
+        written = os.pwrite(descriptor, left, offset)
+        left, offset = left[written:], offset + written
 
 
 def left_by_dead(folder: Path) -> list[Path]:
@@ -125,16 +139,16 @@ def keeper_lives(folder: Path) -> bool:
 def _is_held(folder: Path, name: str) -> bool:
     try:
         descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return not _try(descriptor, fcntl.LOCK_SH)  # shared: two that ask do not meet each other
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         return False
     except OSError as error:
         raise LogUnavailable(
-            f"who has the log open cannot be seen: {error}", remedy=f"check the permissions of {folder}."
+            f"who has the log open cannot be seen: {error}", remedy=f"check the disk, and the permissions of {folder}."
         ) from error
-    try:
-        return not _try(descriptor, fcntl.LOCK_SH)  # shared: two that ask do not meet each other
-    finally:
-        os.close(descriptor)
 
 
 def _try(descriptor: int, kind: int) -> bool:
@@ -146,10 +160,13 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 def _lock(descriptor: int) -> int | None:
-    if _try(descriptor, fcntl.LOCK_EX):
-        return descriptor
-    os.close(descriptor)
-    return None
+    is_held = False
+    try:
+        is_held = _try(descriptor, fcntl.LOCK_EX)
+    finally:
+        if not is_held:
+            os.close(descriptor)
+    return descriptor if is_held else None
 
 
 _ALL: WeakSet[Locks] = WeakSet()

@@ -21,7 +21,7 @@ from intentlog.errors import FormatTooNew, LogDamaged, LogUnavailable
 from intentlog.store import schema
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
-from intentlog.store.locks import left_by_dead, noted_wal
+from intentlog.store.locks import left_by_dead, noted_wal, write_all
 
 BUSY_POLL_S = 0.01
 BUSY_LIMIT_MS = 10_000
@@ -327,7 +327,7 @@ def make_ballast(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, secrets.token_bytes(BALLAST_BYTES))  # not zeros: a compressing disk would keep no room
+        write_all(descriptor, secrets.token_bytes(BALLAST_BYTES), 0)  # not zeros: a compressing disk would keep no room
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -256,7 +256,8 @@ class SqliteStore(SqliteReads):
     def _append_with_ballast(
         self, connection: Connection, tables: SqliteRows, entries: Sequence[Append]
     ) -> list[Appended | Refused]:
-        (self._folder / "ballast").unlink(missing_ok=True)
+        with suppress(OSError):  # then there is no room still, and that is told
+            (self._folder / "ballast").unlink(missing_ok=True)
         try:
             return self._append(connection, tables, entries)
         except apsw.FullError as error:
@@ -357,28 +358,40 @@ class SqliteStore(SqliteReads):
     def close(self) -> None:
         """See `ports.Store.close`. The keeper leaves the records in the main file too, if nobody is in the way."""
         with self._turn():
-            with self._read_lock:
-                if self._reads is not None:
-                    self._reads.close()
-                self._reads = None
-            if self._connection is not None:
-                if self._locks is not None and self._poison is None and self._locks.is_keeper:
-                    with suppress(apsw.Error):
-                        self._connection.set_busy_timeout(0)
-                        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                self._connection.close()
-            self._connection = None
-            if self._access is not None:
-                self._access.give_up()
-            if self._locks is not None:
-                self._locks.release()
-            if self._lost is not None:
-                self._lost.detach()
-            if self._identity is not None:
-                with _open_here_lock:
-                    _open_here.pop(self._identity, None)
-                self._identity = None
-            self.mapped = None
+            try:
+                self._close_connections()
+            finally:
+                self._let_go()
+
+    def _close_connections(self) -> None:
+        """What closing them cannot do on a dead disk is not told: what was acknowledged needs nothing of it."""
+        with self._read_lock:
+            reads, self._reads = self._reads, None
+            if reads is not None:
+                with suppress(apsw.Error):
+                    reads.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._locks is not None and self._poison is None and self._locks.is_keeper:
+                with suppress(apsw.Error):
+                    connection.set_busy_timeout(0)
+                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            with suppress(apsw.Error):
+                connection.close()
+
+    def _let_go(self) -> None:
+        """Of the locks, and of the log's name in this process: whatever the disk says, or nobody here could reopen."""
+        if self._access is not None:
+            self._access.give_up()
+        if self._locks is not None:
+            self._locks.release()
+        if self._lost is not None:
+            self._lost.detach()
+        if self._identity is not None:
+            with _open_here_lock:
+                _open_here.pop(self._identity, None)
+            self._identity = None
+        self.mapped = None
 
     def _writable(self) -> tuple[Connection, SqliteRows]:
         if self._connection is None and self._reads is not None:
