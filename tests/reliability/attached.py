@@ -14,9 +14,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ _ANYBODY = ctypes.c_ulong(-1)
 _LIMIT_S = 60.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["reliability.life"])
+_context.set_forkserver_preload(["reliability.life", "reliability.kill_programs", "reliability.error_programs"])
 # The server of Python 3.11 ignores the search path that it is given, and would import everything in every child.
 _TESTS = str(Path(__file__).parent.parent)
 if _TESTS not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
@@ -57,35 +59,72 @@ def why_not() -> str:
     return "" if probe.returncode == 0 else f"strace may not trace here: {probe.stderr.strip()[:200]}"
 
 
-def traced(program: Callable[..., Any], *arguments: Any, options: Sequence[str]) -> Ended:
+def forked(program: Callable[..., Any], *arguments: Any) -> int:
+    """Run a program in a child of its own, to its end; answers its exit code, or minus the signal that ended it."""
+    child = _context.Process(target=program, args=arguments)
+    child.start()
+    child.join(_LIMIT_S)
+    code = child.exitcode
+    child.kill()
+    child.join()
+    assert code is not None, f"{program}{arguments} hung"
+    return code
+
+
+@contextlib.contextmanager
+def beside(program: Callable[..., Any], *arguments: Any) -> Iterator[tuple[Connection, BaseProcess]]:
+    """Run a program in a child beside what is in the block; it is given a pipe as its last argument."""
+    ours, its = _context.Pipe()
+    child = _context.Process(target=program, args=(*arguments, its))
+    child.start()
+    its.close()
+    try:
+        yield ours, child
+    finally:
+        ours.close()
+        child.kill()
+        child.join()
+
+
+def traced(
+    program: Callable[..., Any],
+    *arguments: Any,
+    options: Sequence[str],
+    before: Callable[..., Any] | None = None,
+    thread: Callable[[Any], int] | None = None,
+) -> Ended:
     """Run a program in a child under strace, to its end.
 
     Args:
         program: a function of a module that children can import.
         arguments: pickled for it.
-        options: strace's, such as `-e inject=fdatasync:error=EIO:when=2`; `-f -qq` stand before them.
+        options: strace's, such as `-e inject=fdatasync:error=EIO:when=2`; `-qq` stands before them.
+        before: is given the arguments, untraced; the program is then given what it returns.
+        thread: given that, answers which thread is traced, alone; else the child is, with all that it starts.
 
     Raises:
         AssertionError: strace did not take hold, or the child did not end.
     """
     ours, its = _context.Pipe()
-    child = _context.Process(target=_held, args=(its, program, arguments))
+    child = _context.Process(target=_held, args=(its, program, arguments, before, thread))
     child.start()
     its.close()
     tracer = None
     try:
-        assert ours.recv() == "held"
+        held = int(ours.recv())
+        _wait_until(held, lambda status: "State:\tS" in status)  # so what it does until "go" is never counted
+        follow = [] if thread else ["-f"]
         tracer = subprocess.Popen(
-            ["strace", "-f", "-qq", *options, "-p", str(child.pid)], stderr=subprocess.PIPE, text=True
+            ["strace", *follow, "-qq", *options, "-p", str(held)], stderr=subprocess.PIPE, text=True
         )
-        _wait_for(tracer, child.pid)
-        ours.send("go")
+        _wait_until(held, lambda status: "TracerPid:\t0\n" not in status, tracer)
         raised = ""
-        with contextlib.suppress(EOFError, ConnectionResetError):  # killed
+        with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):  # killed
+            ours.send("go")
             if ours.poll(_LIMIT_S):
                 raised = ours.recv()
         child.join(_LIMIT_S)
-        assert child.exitcode is not None, f"{program.__name__}{arguments} hung under {options}"
+        assert child.exitcode is not None, f"{program}{arguments} hung under {options}"
         return Ended(child.exitcode, raised)
     finally:
         ours.close()
@@ -96,18 +135,28 @@ def traced(program: Callable[..., Any], *arguments: Any, options: Sequence[str])
             tracer.communicate()
 
 
-def _wait_for(tracer: subprocess.Popen[str], pid: int | None) -> None:
-    status = Path(f"/proc/{pid}/status")
+def _wait_until(thread: int, condition: Callable[[str], bool], tracer: subprocess.Popen[str] | None = None) -> None:
+    """Wait until the kernel says so of a thread; it cannot be asked to tell."""
+    status = Path(f"/proc/{thread}/status")
     deadline_s = time.monotonic() + _LIMIT_S
-    while "TracerPid:\t0\n" in status.read_text(encoding="ascii"):
-        assert tracer.poll() is None, f"strace ended: {tracer.communicate()[1]}"
+    while not condition(status.read_text(encoding="utf-8")):
+        assert tracer is None or tracer.poll() is None, f"strace ended: {tracer.communicate()[1]}"
         assert time.monotonic() < deadline_s, "strace did not take hold"
         time.sleep(0.0005)
 
 
-def _held(pipe: Connection, program: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _held(
+    pipe: Connection,
+    program: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    before: Callable[..., Any] | None,
+    thread: Callable[[Any], int] | None,
+) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY)  # where only a parent may trace
-    pipe.send("held")
+    held = threading.get_native_id()
+    if before is not None:
+        arguments = (before(*arguments),)
+    pipe.send(held if thread is None else thread(*arguments))
     pipe.recv()
     raised = ""
     try:

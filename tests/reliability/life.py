@@ -61,11 +61,18 @@ class World:
     """
 
     def __init__(self, folder: Path, *, first: bool = True) -> None:
-        (folder / "log").mkdir(exist_ok=True)
-        self.path = folder / "log" / "log.db"
-        self.marks = Marks(folder / "marks")
+        self.marks: Marks | None = None
+        self.move_to(folder)
         self.first = first
         self.tools: dict[str, Any] = {kind: self._tool(kind) for kind in CLASSES}
+
+    def move_to(self, folder: Path) -> None:
+        """From now on, be the world of this folder: two in one process would have tools of the same names."""
+        (folder / "log").mkdir(exist_ok=True)
+        self.path = folder / "log" / "log.db"
+        if self.marks is not None:
+            self.marks.close()
+        self.marks = Marks(folder / "marks")
 
     def _tool(self, kind: str) -> Any:
         limit = SOON if kind == "QUERYABLE" else timedelta(minutes=5)

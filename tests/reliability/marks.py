@@ -43,6 +43,10 @@ class Marks:
         """Add a line."""
         os.write(self._descriptor, ("\t".join([kind, *map(str, words)]) + "\n").encode())
 
+    def close(self) -> None:
+        """Add no more."""
+        os.close(self._descriptor)
+
     def read(self) -> list[Mark]:
         """Every mark so far."""
         return parsed(self.path.read_bytes())

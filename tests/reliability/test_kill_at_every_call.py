@@ -1,0 +1,107 @@
+"""SIGKILL at every system call of opening, effects, recovery, decisions, upkeep and closing, and again in what follows.
+
+strace kills at the call's entry, so that "after it" is the next place. What a kill left is looked at once for each
+distinct state: with the library, and carried to its end. A second kill falls into the reopening and recovery from a
+first one: one first kill for each state of commits, at the places before which a file may have changed.
+
+In the quick form a sample of each; in the long form every first kill, and so many second ones of each scene as
+`INTENTLOG_SECOND_KILLS` says ("all" takes hours).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reliability.attached import why_not
+from reliability.kill_programs import CONTROLS, SCENES
+from reliability.kill_sweep import UNSTEADY, Sweep, after_changes, spread
+from reliability.oracle import quick_open
+from reliability.repeatable import committed_in
+
+from intentlog import IntentLogError
+
+HARNESS = "kill -9 at every system call"
+FIRST_QUICK, SECOND_QUICK, SECOND_FULL = 24, 8, "400"
+SEED = int(os.environ.get("INTENTLOG_LAB_SEED") or random.SystemRandom().randrange(1_000_000))
+# What a scene must have been killed at, or it does not do what it is there for.
+OF_A_COMMIT = {"pwrite64", "fdatasync", "fcntl", "write"}
+KILLED_AT = {
+    "open-new": {"mkdir", "openat", "pwrite64", "fdatasync", "fsync", "rename", "unlink", "flock", "ftruncate"},
+    "open-existing": {"openat", "pwrite64", "fdatasync", "fsync", "flock", "unlink", "rename", "ftruncate"},
+    "open-guest": {"openat", "flock", "rename", "unlink", "pwrite64"},
+    "checkpoint": {"pwrite64", "fdatasync", "fcntl"},
+    "close": {"pwrite64", "fdatasync", "unlink", "close"},
+    "aio-loop": {"pread64"},
+    "aio-caller": {"write"},
+}
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "strace is here")
+
+
+def command(request: pytest.FixtureRequest, full: bool) -> str:
+    form = "INTENTLOG_LAB=full " if full else ""
+    return f"INTENTLOG_LAB_SEED={SEED} {form}make test-reliability PYTEST_ARGS='-k \"{request.node.name}\"'"
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_kill_at_any_call_loses_nothing_and_tells_no_lie(
+    name: str, quick_folder: Path, lab: Any, full: bool, request: pytest.FixtureRequest
+) -> None:
+    """I1 to I5: what was acknowledged is there, "never sent" is true, nothing is repeated that may not be; twice."""
+    chance = random.Random(f"{SEED} {name}").random
+    sweep = Sweep(quick_folder, SCENES[name])
+    places = sweep.places()
+    wanted = places if full else spread(places, FIRST_QUICK, chance)
+    left = sweep.kill_first(wanted)
+    assert sweep.kills + sweep.not_reached == len(wanted)
+    assert sweep.not_reached <= sum(place.call in UNSTEADY for place in wanted)
+    calls = {place.call for place in places}
+    assert calls >= KILLED_AT.get(name, OF_A_COMMIT), f"it never came to {KILLED_AT.get(name, OF_A_COMMIT) - calls}"
+    assert set(sweep.calls) >= calls - UNSTEADY or not full, f"never killed at {calls - UNSTEADY - set(sweep.calls)}"
+
+    distinct = [*{committed_in(one.folder): one for one in left}.values()]
+    at_most = os.environ.get("INTENTLOG_SECOND_KILLS", SECOND_FULL) if full else str(SECOND_QUICK)
+    origins = distinct if full else spread(distinct, SECOND_QUICK // 4, chance)
+    first_kills = sweep.kills
+    for one in origins:
+        again = after_changes(sweep.second_places(one))
+        share = len(again) if at_most == "all" else max(1, int(at_most) // len(origins))
+        sweep.kill_again(one, spread(again, share, chance))
+    assert sweep.kills > first_kills
+    print(f"{name}: {len(places)} places, {first_kills} first kills, {len(distinct)} states of commits,")
+    print(f"  {sweep.kills - first_kills} second kills, {sweep.checks} states looked at; calls {dict(sweep.calls)}")
+    lab.seen(sweep.kills, sweep.violations, repeat=command(request, full))
+
+
+@pytest.mark.parametrize("name", ["open-new", "WAL mode after the name"])
+def test_a_log_is_in_wal_mode_before_it_has_its_name(name: str, quick_folder: Path, lab: Any) -> None:
+    """I5: killed while a log is made, it can be looked at by a reader, who may not play back a rollback journal.
+
+    Once it got its name first: a kill left a log that nobody could open. As it was then, the second case.
+    """
+    sweep = Sweep(quick_folder, {**SCENES, **CONTROLS}[name])
+    refused = []
+    for left in sweep.kill_first(after_changes(sweep.places())):
+        path = left.folder / "log" / "log.db"
+        if path.exists():
+            try:
+                quick_open(path, read_only=True).close()
+            except IntentLogError as error:
+                refused.append(f"{left.places}: {error}")
+    if name in CONTROLS:
+        lab.control(f"{name}, read first", sweep.kills, len(refused))
+    else:
+        lab.seen(sweep.kills, [*sweep.violations, *refused])
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_the_kills_find_what_is_wrong(name: str, quick_folder: Path, lab: Any) -> None:
+    """Controls: each breaks the protocol, or the making of a log, and some kill must show it."""
+    sweep = Sweep(quick_folder, CONTROLS[name])
+    places = after_changes(sweep.places(sound=False))
+    sweep.kill_first(places)
+    lab.control(name, sweep.kills, len(sweep.violations))
