@@ -26,7 +26,7 @@ Each class says when it is raised, whether the effect ran, and what to do next.
 | log_unavailable         | the log cannot be opened or written now                         | as known so far |
 | log_in_use              | this process has the log, or a file of it, open already         | no              |
 | log_closed              | the log or the attempt was closed                               | no              |
-| log_damaged             | the file is not a sound log                                     | no              |
+| log_damaged             | the file is not a sound log                                     | as known so far |
 | format_too_new          | a newer intentlog wrote the file                                | no              |
 | wrong_process           | the log was opened before a fork                                | no              |
 """

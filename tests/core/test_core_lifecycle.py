@@ -17,6 +17,8 @@ from intentlog.errors import (
     AttemptCancelled,
     Fenced,
     InDoubt,
+    IntentLogError,
+    LogDamaged,
     LogPoisoned,
     LogUnavailable,
     NotSent,
@@ -329,6 +331,17 @@ def test_no_call_after_a_commit_that_failed(player: Player, at: str, error: Exce
     player.befalls[at] = error
     assert player.raises(type(error), "never") is error
     assert "call" not in player.did
+
+
+@pytest.mark.parametrize("error", [LogPoisoned("disk"), LogUnavailable("dead"), LogDamaged("torn")])
+def test_a_read_that_fails_cannot_deny_an_earlier_call(player: Player, error: IntentLogError) -> None:
+    """Before the first record, and between two calls of a `Retry`: what was done before cannot be seen."""
+    script = perform(player.plan())
+    next(script)
+    with pytest.raises(type(error)) as raised:
+        script.throw(error)
+    assert raised.value is error
+    assert (error.effect_ran, error.intent_id) == ("unknown", "order-1#1/charge")
 
 
 @pytest.mark.parametrize("error", [LogPoisoned("disk"), LogUnavailable("full")])

@@ -14,7 +14,11 @@ from reliability.attached import Ended
 
 LIMIT_S = 120.0
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["reliability.life", "reliability.wal_actors"])
+<<<<<<< Updated upstream
+context.set_forkserver_preload(["reliability.life", "reliability.full_disks", "reliability.wal_actors"])
+=======
+context.set_forkserver_preload(["reliability.life", "reliability.full_disks", "reliability.wal_actors"])
+>>>>>>> Stashed changes
 
 
 class Child:

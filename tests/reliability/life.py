@@ -155,6 +155,7 @@ def go_on(world: World) -> None:
         for branch in BRANCHES:
             with suppress(OutcomeUnavailable):
                 world.effect(log, branch)
+        world.marks.tell("renewed", "UNSAFE-returned")
         log.renew("UNSAFE-returned#1/effect", by="ada", why="once more")
         world.effect(log, "UNSAFE-returned")
 

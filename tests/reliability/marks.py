@@ -9,6 +9,7 @@ disk from the log leaves it alone.
     call INTENT REQUEST NO  the effect takes place, in the tool: from now on "never sent" is a lie (I2)
     got INTENT VALUE        the caller was handed this result
     said INTENT VERDICT     a restart or a recovery reported this of the intent
+    renewed BRANCH          a person lets the branch's effect happen once more
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from intentlog.core.recovery import Next
 from intentlog.core.replay import as_replayed, check_same_call, encoded, replay, with_digest_of
 from intentlog.core.settling import ask, known, never_sent, superseded
 from intentlog.core.state import Operation, State
-from intentlog.errors import IntentLogError, NotSent, Suspended
+from intentlog.errors import IntentLogError, LogDamaged, LogPoisoned, LogUnavailable, NotSent, Suspended
 
 
 class Ended(NamedTuple):
@@ -60,6 +60,15 @@ def perform(plan: Plan) -> Script[Outcome[Any]]:
         InDoubt, Rejected, NotSent, Suspended, ArgumentDrift, OutcomeUnavailable, OutcomeNotRecorded, Fenced,
         AttemptCancelled, and what the store raises.
     """
+    try:
+        return (yield from _perform(plan))
+    except (LogDamaged, LogPoisoned, LogUnavailable) as failure:
+        if failure.intent_id is None:  # of a read: what was done before cannot be seen
+            failure.intent_id, failure.effect_ran = plan.intent_id, "unknown"
+        raise
+
+
+def _perform(plan: Plan) -> Script[Outcome[Any]]:
     view: View = yield Load(plan.intent_id.branch, plan.intent_id.step)
     plan = with_digest_of(plan, view.operation)
     if plan.declaration.kind is EffectKind.READ and is_read(view.operation):

@@ -138,7 +138,7 @@ def keeper_lives(folder: Path) -> bool:
 
 def _is_held(folder: Path, name: str) -> bool:
     try:
-        descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)  # a reader may be on a read-only disk
         try:
             return not _try(descriptor, fcntl.LOCK_SH)  # shared: two that ask do not meet each other
         finally:

@@ -223,7 +223,10 @@ def holding_processes(path: Path) -> list[int]:
         command = ["/usr/sbin/lsof", "-t", "--", str(path)]
         output = subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603 - fixed
         return [int(pid) for pid in output.split() if int(pid) != os.getpid()]
-    target = path.stat()
+    try:
+        target = path.stat()
+    except OSError:
+        return []  # of a dead disk: there is another error on its way, which tells more
     holders: set[int] = set()
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
