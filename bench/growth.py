@@ -20,7 +20,7 @@ from bench.effects import CENTS, Missing, Round, alternating, charge
 from bench.floor import SYNCS_PER_EFFECT, Floor, p50_us, p99_us
 from bench.measures import Growth, Restart, spread
 from intentlog import Attempt, Log
-from intentlog.store.opening import wal_of
+from intentlog.store.wal import wal_of
 
 QUICK_RECORDS = (10_000, 100_000)
 FULL_RECORDS = (10_000, 1_000_000, 5_000_000)

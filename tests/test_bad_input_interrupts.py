@@ -20,7 +20,7 @@ from bad_input import SAID, lost, note
 from test_interrupts import HANDLERS, opened, strike_at
 
 from intentlog import InDoubt, IntentLogError, Log, LogInUse, NotApplied
-from intentlog.store import sqlite
+from intentlog.store import in_process
 from intentlog.store.sqlite import SqliteStore
 
 NEEDED = 40  # lines at the least: less would say that nothing was traced
@@ -44,8 +44,8 @@ def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small WALs; and what a signal leaves claimed or locked in this process is not left to other tests."""
     monkeypatch.setitem(SqliteStore.__init__.__kwdefaults__, "wal_bytes", WAL_BYTES)
-    monkeypatch.setattr(sqlite, "_open_here", type(sqlite._open_here)())
-    monkeypatch.setattr(sqlite, "_open_here_lock", threading.RLock())
+    monkeypatch.setattr(in_process, "writers", type(in_process.writers)())
+    monkeypatch.setattr(in_process, "writers_lock", threading.RLock())
 
 
 def struck(nth: int, number: signal.Signals, act: Callable[[], Any]) -> tuple[str, bool] | None:
@@ -128,13 +128,13 @@ def left(quick_folder: Path, number: signal.Signals) -> Left:
         return _left[0]
     found = Left([], [])
     for nth, where in each_line(number, lambda nth: lambda: Log.open(quick_folder / f"{nth}.db"), 4):
-        path, lock, free = quick_folder / f"{nth}.db", sqlite._open_here_lock, list[bool]()
+        path, lock, free = quick_folder / f"{nth}.db", in_process.writers_lock, list[bool]()
         thread = threading.Thread(target=lambda one=lock, answers=free: answers.append(one.acquire(blocking=False)))
         thread.start()
         thread.join()
         if free != [True]:
             found.locked.append(where)
-        sqlite._open_here_lock = threading.RLock()
+        in_process.writers_lock = threading.RLock()
         try:
             Log.open(path).close()
         except LogInUse:

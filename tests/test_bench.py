@@ -16,7 +16,7 @@ from bench.floor import FILE_BYTES, RECORD_BYTES, Floor, percentile
 from bench.measures import AtOnce, Effects, Growth, Import, Machine, Peer, Replay, Restart, Run, Size, Spread, spread
 from bench.peers import compare
 from intentlog import Log
-from intentlog.store.opening import wal_of
+from intentlog.store.wal import wal_of
 
 ONE = Spread(1.0, 1.0, 1.0)
 TINY = effects.Amount(2, 3, 60.0)

@@ -30,7 +30,8 @@ from intentlog import (
 from intentlog.crash import Witness
 from intentlog.log.engine import open_engine
 from intentlog.store import opening
-from intentlog.store.locks import Locks, lives, noted_wal
+from intentlog.store.locks import Locks, lives, note_of
+from intentlog.store.wal import wal_of
 
 _names = count()
 
@@ -247,4 +248,4 @@ def test_what_is_written_in_part_is_written_on(bench: Bench, monkeypatch: pytest
         folder = bench.path.with_name("log.db.d")
         assert (folder / "ballast").stat().st_size == opening.BALLAST_BYTES
         [owner] = folder.glob("owner-*.lock")
-        assert noted_wal(owner) == opening.wal_of(bench.path).stat().st_size
+        assert note_of(owner).wal_bytes == wal_of(bench.path).stat().st_size

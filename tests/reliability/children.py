@@ -14,11 +14,7 @@ from reliability.attached import Ended
 
 LIMIT_S = 120.0
 context = multiprocessing.get_context("forkserver")
-<<<<<<< Updated upstream
 context.set_forkserver_preload(["reliability.life", "reliability.full_disks", "reliability.wal_actors"])
-=======
-context.set_forkserver_preload(["reliability.life", "reliability.full_disks", "reliability.wal_actors"])
->>>>>>> Stashed changes
 
 
 class Child:

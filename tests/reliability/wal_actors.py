@@ -33,6 +33,7 @@ from reliability.oracle import quick_open
 from intentlog import Call, IntentLogError, Log
 from intentlog.store import connection as connections
 from intentlog.store import locks, opening, sqlite
+from intentlog.store.wal import wal_of
 
 GAPS = ("role", "kept", "checkpointed", "growing")
 BUSY_MS = 20
@@ -216,7 +217,7 @@ def _stale_size(actor: Actor) -> None:
     take_over = opening.take_over_wal
 
     def taking_over(connection: connections.Connection, path: Path, wal_bytes: int) -> None:
-        actor.stale_bytes = opening.wal_of(path).stat().st_size if opening.wal_of(path).exists() else 0
+        actor.stale_bytes = wal_of(path).stat().st_size if wal_of(path).exists() else 0
         take_over(connection, path, wal_bytes)
 
     def growing(path: Path, size_bytes: int) -> None:

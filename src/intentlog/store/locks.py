@@ -13,9 +13,13 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakSet
 
 from intentlog.errors import LogUnavailable
+
+_NOTE = b"%020d %010d %s\n"  # of one length, so that a later one covers an earlier one
+_NOTE_BYTES_MAX = 100
 
 
 class Locks:
@@ -55,10 +59,15 @@ class Locks:
         """The lock file by which others see that this owner is alive."""
         return self._path(self.owner)
 
-    def note_wal(self, size_bytes: int) -> None:
-        """Write into this owner's lock file how long the WAL is at least, for whoever opens the log after its death."""
+    def note(self, wal_bytes: int, frames: int, salts: str) -> None:
+        """Write into this owner's lock file how far the WAL reaches, for whoever opens the log after its death."""
         if self._held is not None:
-            write_all(self._held, b"%d\n" % size_bytes, 0)
+            _write_note(self._held, wal_bytes, frames, salts)
+
+    def note_as_keeper(self, wal_bytes: int, frames: int, salts: str) -> None:
+        """Write the same into the keeper's lock file, for whoever opens the log after it was closed."""
+        if self._keeper is not None:
+            _write_note(self._keeper, wal_bytes, frames, salts)
 
     def lives(self, owner: str) -> bool:
         """Whether the log that this owner opened is still open, in a process that still lives."""
@@ -115,13 +124,46 @@ def left_by_dead(folder: Path) -> list[Path]:
     return [path for path, owner in names if not lives(folder, owner)]
 
 
-def noted_wal(lock_file: Path) -> int:
-    """How long the WAL was at least, in bytes, when this owner had opened the log; 0 if it did not come so far."""
+class Note(NamedTuple):
+    """What stands in a lock file: how long the WAL was, how many frames it had, and of which generation they were."""
+
+    wal_bytes: int
+    frames: int
+    salts: str
+
+
+_NOTHING = Note(0, 0, "")
+
+
+def note_of(lock_file: Path) -> Note:
+    """What an owner noted last; nothing, if it did not come so far, was swept by another, or is none of ours."""
     try:
-        text = lock_file.read_text(encoding="ascii").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return 0  # swept by another; or none of ours
-    return int(text) if text.isdigit() else 0
+        descriptor = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return _NOTHING
+    try:
+        words = os.read(descriptor, _NOTE_BYTES_MAX).split()
+    except OSError:  # a folder, say
+        return _NOTHING
+    finally:
+        os.close(descriptor)
+    if not words or not all(word.isdigit() for word in words[:2]):
+        return _NOTHING
+    size, frames, salts = (*words, b"0", b"")[:3]
+    return Note(int(size), int(frames), salts.decode("ascii", "replace"))
+
+
+def _write_note(descriptor: int, wal_bytes: int, frames: int, salts: str) -> None:
+    """What a note says is true already, and goes on without it: so nothing is raised, inside a commit least of all."""
+    try:  # noqa: SIM105 - in each commit: `suppress` takes longer than the write does
+        write_all(descriptor, _NOTE % (wal_bytes, frames, salts.encode()), 0)
+    except OSError:
+        pass
+
+
+def keeper_note(folder: Path) -> Note:
+    """What the last keeper noted when it closed the log."""
+    return note_of(folder / "keeper.lock")
 
 
 def lives(folder: Path, owner: str) -> bool:

@@ -11,8 +11,8 @@ from pathlib import Path
 import apsw
 
 from intentlog.core.codec import APPLICATION_ID, FORMAT_VERSION
-from intentlog.errors import LogUnavailable
-from intentlog.store import schema
+from intentlog.errors import LogDamaged, LogUnavailable
+from intentlog.store import schema, wal
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
 from intentlog.store.opening import BUSY_LIMIT_MS, BUSY_POLL_S, SALT_BYTES, sync_folder
@@ -30,6 +30,7 @@ def create_log(path: Path, drafts: Path) -> None:
 
     Raises:
         LogUnavailable: another process has been making it for 10 s.
+        LogDamaged: there was one, and its WAL is still there.
     """
     if _is_made(path):
         return
@@ -38,6 +39,7 @@ def create_log(path: Path, drafts: Path) -> None:
         _wait_for_turn(turn, path)  # one at a time: a rename would put a second log over the first
         if _is_made(path):
             return
+        _check_nothing_is_left(path)
         draft = drafts / f"draft-{secrets.token_hex(6)}"
         try:
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -53,6 +55,17 @@ def create_log(path: Path, drafts: Path) -> None:
 
 def _is_made(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
+
+
+def _check_nothing_is_left(path: Path) -> None:
+    """Refuse to make a log beside the WAL of another: SQLite would play that one's pages into it."""
+    left = wal.wal_of(path)
+    if left.exists() and left.stat().st_size:
+        raise LogDamaged(
+            f"{path} is gone, and its WAL is there: {left}",
+            remedy="bring the file back, or restore a backup. To begin a new log, which knows of nothing that is done, "
+            "remove the WAL too.",
+        )
 
 
 def _wait_for_turn(turn: int, path: Path) -> None:

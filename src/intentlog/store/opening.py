@@ -21,7 +21,8 @@ from intentlog.errors import FormatTooNew, LogDamaged, LogUnavailable
 from intentlog.store import schema
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
-from intentlog.store.locks import left_by_dead, noted_wal, write_all
+from intentlog.store.locks import write_all
+from intentlog.store.wal import wal_of
 
 BUSY_POLL_S = 0.01
 BUSY_LIMIT_MS = 10_000
@@ -45,11 +46,6 @@ def identity_of(path: Path) -> Identity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
-
-
-def wal_of(path: Path) -> Path:
-    """The log's WAL."""
-    return path.with_name(path.name + "-wal")
 
 
 def check_place(path: Path, *, reader: bool) -> None:
@@ -76,6 +72,8 @@ def check_place(path: Path, *, reader: bool) -> None:
             raise LogUnavailable(f"{path} is not a regular file", remedy="name another path.")
         if found.st_nlink > 1:  # its WAL and locks stand beside one name only
             raise LogUnavailable(f"{path} has a second name (a hard link)", remedy="keep one name of it.")
+        if reader and not found.st_size:  # SQLite would remove a WAL that is left beside it
+            raise LogUnavailable(f"{path} is an empty file, not yet a log", remedy="a writer makes it one.")
         if 0 < found.st_size < _PAGE_BYTES:  # SQLite would take it for empty
             raise LogDamaged(f"{path} is not a log: it has {found.st_size} bytes")
     check_room(path, reader=reader)
@@ -99,25 +97,6 @@ def check_room(path: Path, *, reader: bool) -> None:
         (path.with_name(path.name + ".d") / "ballast").unlink(missing_ok=True)
     if free() < needed:
         raise LogUnavailable(f"no room on the disk of {path.parent}", remedy=f"free at least {needed // 1024} KiB.")
-
-
-def check_wal(path: Path, folder: Path) -> None:
-    """Refuse a log whose owner died with it open and whose WAL was lost since: what is left of it looks sound.
-
-    Raises:
-        LogDamaged: the WAL is not there, or shorter than it was.
-    """
-    wal = wal_of(path)
-    size = wal.stat().st_size if wal.exists() else 0
-    for lock_file in left_by_dead(folder):
-        noted = noted_wal(lock_file)
-        if size < noted:
-            raise LogDamaged(
-                f"{wal} was {noted} bytes long when a process died that had the log open, and has {size} now: "
-                "what was recorded since the last checkpoint is lost",
-                remedy=f"bring it back, or restore a backup. To go on without those records, which may repeat effects "
-                f"that are done, remove {lock_file}.",
-            )
 
 
 def failure_of(path: Path, error: BaseException) -> BaseException:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from weakref import WeakSet, WeakValueDictionary, finalize
+from weakref import finalize
 
 import apsw
 
 from intentlog.core.actions import Append, Appended, Interrupted, Refused, View
 from intentlog.core.records import Dispatched, Pending
-from intentlog.errors import LogDamaged, LogInUse, LogPoisoned, LogUnavailable, WrongProcess
+from intentlog.errors import LogDamaged, LogPoisoned, LogUnavailable
 from intentlog.ports import Clock, Counters, Observer
-from intentlog.store import making, opening
+from intentlog.store import in_process, making, opening, wal
 from intentlog.store.connection import Connection
 from intentlog.store.damage import damage_of
 from intentlog.store.locks import Locks, lives
@@ -30,22 +30,6 @@ from intentlog.store.staging import NOTHING, stage
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
 _BEGINNINGS = frozenset({Pending, Dispatched})  # more of the effect is to come
-# The logs that this process writes, by device and inode: gone with their stores, however those are lost.
-_open_here: WeakValueDictionary[opening.Identity, SqliteStore] = WeakValueDictionary()
-_open_here_lock = RLock()
-_stores: WeakSet[SqliteStore] = WeakSet()  # readers too
-_open_in_parent: set[opening.Identity] = set()
-
-
-def _after_fork_in_child() -> None:
-    """SQLite keeps one note for each file and process of the locks it holds. A child has the note, not the locks."""
-    for store in list(_stores):
-        store.is_inherited = True
-        if store.mapped is not None:
-            _open_in_parent.add(store.mapped)
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class SqliteStore(SqliteReads):
@@ -87,6 +71,7 @@ class SqliteStore(SqliteReads):
         self._commits = self._syncs = self._upkeep_commits = 0
         self._frames = 0
         self._frames_limit = CHECKPOINT_FRAMES
+        self._wal_bytes, self._salts = 0, ""
         self._locks: Locks | None = None
         self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
@@ -98,10 +83,9 @@ class SqliteStore(SqliteReads):
         self._looked_ns = -1  # when they were last seen to be there
         self._folder = path.with_name(path.name + ".d")
         self.mapped: opening.Identity | None = None  # the file whose -shm this process has mapped
-        _stores.add(self)
         try:
             opening.check_place(path, reader=reader)
-            self._check_fork()
+            in_process.enter(self, path)
             if reader:
                 self._open_reader(vfs)
             else:
@@ -114,37 +98,32 @@ class SqliteStore(SqliteReads):
                 raise
             raise failure from error
 
-    def _check_fork(self) -> None:
-        self.mapped = opening.identity_of(self._path)
-        if self.mapped in _open_in_parent:
-            raise WrongProcess(
-                f"{self._path} was open in the process that this one was forked from, when it was forked"
-            )
-
     def _open_reader(self, vfs: str | None) -> None:
-        opening.check_wal(self._path, self._folder)
+        wal.check_size(self._path, self._folder)
         self._access = SoleAccess(self._path)
         self._reads = opening.connect(self._path, reader=True, vfs=vfs)
         self._access.look()
         if not opening.check_format(self._reads, self._path):
             raise LogUnavailable(f"{self._path} is an empty file, not yet a log", remedy="a writer makes it one.")
+        wal.check_whole(self._path, self._reads, self._folder)
 
     def _open_writer(self, vfs: str | None, wal_bytes: int) -> None:
         path = self._path
         opening.check_writable(path)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         making.create_log(path, self._folder)
-        self._claim()
+        self._identity = in_process.claim(self, path)
         self._locks = Locks(self._folder)
         self._lost = finalize(self, self._locks.release)  # a log that is lost before anybody could close it
         self._lost.atexit = False
-        opening.check_wal(path, self._folder)
-        self._locks.sweep()
+        wal.check_size(path, self._folder)
         self._access = SoleAccess(path)
         self._reads = opening.connect(path, reader=True, vfs=vfs)
         self._access.look()
         if not opening.check_format(self._reads, path):  # before a writer's settings touch another program's file
             raise LogDamaged(f"{path} is an empty database, not a log", remedy="remove it, or name another path.")
+        wal.check_whole(path, self._reads, self._folder)
+        self._locks.sweep()
         self._connection = opening.connect(path, reader=False, vfs=vfs)
         self._tables = SqliteRows(self._connection)
         opening.make_ballast(self._folder / "ballast")
@@ -152,22 +131,13 @@ class SqliteStore(SqliteReads):
         if self._locks.become_keeper():
             opening.take_over_wal(self._connection, path, wal_bytes)
             self._upkeep_commits += 1
-        self._locks.note_wal(opening.wal_of(path).stat().st_size)
+        self._wal_bytes, self._salts = wal.wal_of(path).stat().st_size, wal.salts_of(path)
+        self._note(wal.frames_of(self._reads))
         self._present = (
             Present(path, "the log"),
-            Present(opening.wal_of(path), "its WAL"),
+            Present(wal.wal_of(path), "its WAL"),
             Present(self._locks.owner_file, "the lock that tells that its owner lives"),
         )
-
-    def _claim(self) -> None:
-        identity = opening.identity_of(self._path)
-        if identity is None:
-            raise LogUnavailable(f"{self._path} was removed while it was opened", remedy="try again.")
-        with _open_here_lock:
-            if identity in _open_here:
-                raise LogInUse(f"{self._path} is open in this process already")
-            _open_here[identity] = self
-        self._identity = self.mapped = identity
 
     # --- what a driver asks ------------------------------------------------------------------------------------
 
@@ -309,8 +279,17 @@ class SqliteStore(SqliteReads):
 
     def _count_frames(self, connection: object, database: str, frames: int) -> int:
         del connection, database
+        if frames <= self._frames:  # it was begun anew
+            self._salts = wal.salts_of(self._path)
         self._frames = frames
+        self._note(frames)
         return 0
+
+    def _note(self, frames: int) -> None:
+        """Note how far the WAL reaches, for whoever opens the log after this process: see `store.wal`."""
+        self._wal_bytes = max(self._wal_bytes, wal.bytes_of(frames))
+        if self._locks is not None:
+            self._locks.note(self._wal_bytes, frames, self._salts)
 
     @property
     def upkeep_due(self) -> bool:
@@ -372,10 +351,12 @@ class SqliteStore(SqliteReads):
                     reads.close()
         connection, self._connection = self._connection, None
         if connection is not None:
-            if self._locks is not None and self._poison is None and self._locks.is_keeper:
-                with suppress(apsw.Error):
+            with suppress(apsw.Error):
+                if self._locks is not None and self._poison is None and self._locks.is_keeper:
                     connection.set_busy_timeout(0)
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    frames = wal.frames_of(connection)
+                    self._locks.note_as_keeper(wal.bytes_of(frames), frames, wal.salts_of(self._path))
             with suppress(apsw.Error):
                 connection.close()
 
@@ -388,8 +369,7 @@ class SqliteStore(SqliteReads):
         if self._lost is not None:
             self._lost.detach()
         if self._identity is not None:
-            with _open_here_lock:
-                _open_here.pop(self._identity, None)
+            in_process.release(self._identity)
             self._identity = None
         self.mapped = None
 

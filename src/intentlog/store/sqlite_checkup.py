@@ -11,7 +11,7 @@ import apsw
 
 from intentlog.core.codec import FORMAT_VERSION
 from intentlog.errors import LogUnavailable
-from intentlog.store import opening
+from intentlog.store import opening, wal
 from intentlog.store.findings import Finding, Verdict, counted, judged
 from intentlog.store.locks import keeper_lives, left_by_dead
 
@@ -28,11 +28,12 @@ def examine(path: Path) -> list[Finding]:
     folder = path.with_name(path.name + ".d")
     try:
         opening.check_place(path, reader=True)
-        opening.check_wal(path, folder)
+        wal.check_size(path, folder)
         connection = opening.connect(path, reader=True, vfs=None)
         try:
             if not opening.check_format(connection, path):
                 raise LogUnavailable(f"{path} is an empty file, not yet a log", remedy="a writer makes it one.")
+            wal.check_whole(path, connection, folder)
             version = int(str(connection.pragma("user_version")))
         finally:
             connection.close()
@@ -59,8 +60,7 @@ def _file(path: Path, version: int) -> Iterator[Finding]:
     bad = Verdict.WRONG if free < opening.FREE_BYTES_MIN else Verdict.WEAK
     good = free >= ROOM_BYTES_MIN
     yield judged("room on its disk", _size(free), f"over {_size(ROOM_BYTES_MIN)}", "free some.", ok=good, bad=bad)
-    wal = opening.wal_of(path)
-    size = wal.stat().st_size if wal.exists() else 0
+    size = wal.wal_of(path).stat().st_size if wal.wal_of(path).exists() else 0
     remedy = "a reader has been reading for long, or the keeper is stopped: see who has it open."
     good = size < WAL_BYTES_MAX
     yield judged("WAL", _size(size), f"under {_size(WAL_BYTES_MAX)}", remedy, ok=good, bad=Verdict.WEAK)
