@@ -76,7 +76,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The table: harness, states or runs, violations, controls caught, skipped and why."""
     rows: dict[str, list[Row]] = {}
     skipped: dict[str, list[str]] = {}
-    for report in [r for reports in terminalreporter.stats.values() for r in reports if hasattr(r, "when")]:
+    every = [one for reports in terminalreporter.stats.values() for one in reports]
+    for report in [one for one in every if isinstance(one, pytest.TestReport)]:  # deselected tests are among them
         properties = dict(report.user_properties)
         if "harness" not in properties or not (report.when == "call" or report.skipped):
             continue

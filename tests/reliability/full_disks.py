@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +196,22 @@ def looks_at_any(world: Troubled) -> None:
             log.open_intents()
     except IntentLogError as error:
         world.tell(error, "", "open for reading")
+
+
+def outgrows_the_index(world: Troubled, disk: str, leave_bytes: int) -> None:
+    """The WAL, which nobody can restart, comes to the end of its first index page on a disk that is nearly full."""
+    sqlite.CHECKPOINT_FRAMES = sqlite.WAL_FRAMES_MAX = 1 << 30
+    filler = Filler(Path(disk))
+    log = world.open()
+    for number in itertools.count():
+        world.effect(log, f"KEYED-returned-{number}")
+        if log._engine.store._frames >= 4_040:  # type: ignore[attr-defined] # a SQLite store's
+            break
+    world.path.with_name("log.db.d").joinpath("ballast").unlink()
+    filler.fill(leave_bytes)
+    for number in range(12):
+        with suppress(IntentLogError):
+            world.effect(log, f"UNSAFE-returned-{number}")
+    filler.release()
+    assert world.effect(log, "UNSAFE-returned-after"), "with room again the same log goes on"
+    closed(world, log)

@@ -30,6 +30,10 @@ WAL_BYTES = 4 * 1024 * 1024  # about 1,000 frames; written zeros, since a growin
 BALLAST_BYTES = 256 * 1024
 SALT_BYTES = 32
 FREE_BYTES_MIN = 1024 * 1024  # a full disk under the mapped -shm file would kill the process with SIGBUS
+INDEX_FRAMES_LOOKED_AT = 2_000  # a WAL that has fewer is far from a second page of its index
+_INDEX_FRAMES_FIRST = 4_062  # what the first page of the -shm file covers; every other one _INDEX_FRAMES
+_INDEX_FRAMES = 4_096
+_INDEX_FRAMES_NEAR = 1_400  # more than a batch writes
 _PAGE_BYTES = 4096
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
@@ -97,6 +101,31 @@ def check_room(path: Path, *, reader: bool) -> None:
         (path.with_name(path.name + ".d") / "ballast").unlink(missing_ok=True)
     if free() < needed:
         raise LogUnavailable(f"no room on the disk of {path.parent}", remedy=f"free at least {needed // 1024} KiB.")
+
+
+def check_index_room(path: Path, frames: int, record_bytes: int) -> None:
+    """Refuse a commit that may make the mapped -shm file longer on a disk so full that this would end in SIGBUS.
+
+    A page of it covers some 4,000 frames, more than a WAL has but for a reader whose snapshot postpones checkpoints.
+
+    Args:
+        path: the log.
+        frames: how many the WAL has.
+        record_bytes: what the commit is about to write, generously.
+    """
+    if (_INDEX_FRAMES_FIRST - frames) % _INDEX_FRAMES > _INDEX_FRAMES_NEAR:
+        return
+    needed = FREE_BYTES_MIN + record_bytes
+    for release in (True, False):
+        room = os.statvfs(path.parent)
+        if room.f_bavail * room.f_frsize >= needed:
+            return
+        if release:
+            (path.with_name(path.name + ".d") / "ballast").unlink(missing_ok=True)
+    raise LogUnavailable(
+        f"no room on the disk of {path} for the index of its WAL; nothing was written",
+        remedy=f"free at least {needed // 1024} KiB, or end what reads the log for so long, and go on.",
+    )
 
 
 def failure_of(path: Path, error: BaseException) -> BaseException:

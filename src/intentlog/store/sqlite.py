@@ -29,6 +29,7 @@ from intentlog.store.staging import NOTHING, stage
 
 CHECKPOINT_FRAMES = 900  # below what the pre-grown WAL holds, so that no commit ever grows the file
 WAL_FRAMES_MAX = 1_000  # between the records of one effect no checkpoint falls, unless the WAL is about to grow
+_ROW_BYTES = 32 * 1024  # what one record makes a commit write, its payload not counted, at most
 _BEGINNINGS = frozenset({Pending, Dispatched})  # more of the effect is to come
 
 
@@ -172,6 +173,8 @@ class SqliteStore(SqliteReads):
             connection, tables = self._connection, self._tables
             if connection is None or tables is None or self._poison is not None or connection.in_transaction:
                 connection, tables = self._writable()
+            if self._frames > opening.INDEX_FRAMES_LOOKED_AT:
+                self._check_index_room(entries)
             try:
                 replies = self._append(connection, tables, entries)
             except apsw.FullError:
@@ -183,6 +186,11 @@ class SqliteStore(SqliteReads):
             self._recall.touch([entry.branch for entry in entries])
             self._frames_limit = CHECKPOINT_FRAMES if kinds.isdisjoint(_BEGINNINGS) else WAL_FRAMES_MAX
             return replies
+
+    def _check_index_room(self, entries: Sequence[Append]) -> None:
+        size = sum(_ROW_BYTES + 2 * len(entry.payload or b"") for entry in entries)
+        with suppress(OSError):  # of a dead disk: the commit itself meets that
+            opening.check_index_room(self._path, self._frames, size)
 
     def _append(
         self, connection: Connection, tables: SqliteRows, entries: Sequence[Append]
