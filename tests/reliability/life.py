@@ -30,6 +30,7 @@ from intentlog import (
     OutcomeUnavailable,
     Rejected,
     Suspended,
+    UnknownIntent,
     tool,
 )
 from intentlog.errors import AttemptCancelled, InDoubt
@@ -58,12 +59,18 @@ class World:
     Args:
         folder: the log is `log/log.db` in it, the marks are beside it: what happens to a disk leaves them alone.
         first: whether the endings of the branches' names come true; else everything returns.
+        branches: what is done.
+        wal_bytes: how far the WAL is grown ahead.
     """
 
-    def __init__(self, folder: Path, *, first: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, first: bool = True, branches: tuple[str, ...] = BRANCHES, wal_bytes: int = 0
+    ) -> None:
         self.marks: Marks | None = None
         self.move_to(folder)
         self.first = first
+        self.branches = branches
+        self.wal_bytes = wal_bytes
         self.tools: dict[str, Any] = {kind: self._tool(kind) for kind in CLASSES}
 
     def move_to(self, folder: Path) -> None:
@@ -101,9 +108,9 @@ class World:
             raise TimeoutError(msg)
         return f"receipt-{call.request_id}"
 
-    def open(self, *, wal_bytes: int = 0) -> Log:
-        """The log, without room that is grown ahead unless it is asked for."""
-        store = sqlite.SqliteStore(self.path, SystemClock(), LoggingObserver(), wal_bytes=wal_bytes)
+    def open(self) -> Log:
+        """The log."""
+        store = sqlite.SqliteStore(self.path, SystemClock(), LoggingObserver(), wal_bytes=self.wal_bytes)
         return Log(Engine(store, Settings(), store._clock, LoggingObserver()))
 
     def effect(self, log: Log, branch: str) -> bool:
@@ -136,7 +143,7 @@ class World:
 def begin(world: World) -> None:
     """First runs: every class with every ending, events of both durabilities."""
     with world.open() as log:
-        for branch in BRANCHES:
+        for branch in world.branches:
             log.append(branch, "planned", {"branch": branch})
             world.marks.tell("noted", branch, "ApplicationEvent")
             world.effect(log, branch)
@@ -152,19 +159,32 @@ def go_on(world: World) -> None:
         with suppress(AttemptCancelled), log.attempt("UNSAFE-cancelled") as attempt:
             log.cancel("UNSAFE-cancelled", by="ada", why="not wanted")
             attempt.call(world.tools["UNSAFE"], "UNSAFE-cancelled", amount=1999)
-        for branch in BRANCHES:
+        for branch in world.branches:
             with suppress(OutcomeUnavailable):
                 world.effect(log, branch)
-        world.marks.tell("renewed", "UNSAFE-returned")
-        log.renew("UNSAFE-returned#1/effect", by="ada", why="once more")
-        world.effect(log, "UNSAFE-returned")
+        if "UNSAFE-returned" in world.branches:
+            world.marks.tell("renewed", "UNSAFE-returned")
+            _renew(log, "UNSAFE-returned")
+            world.effect(log, "UNSAFE-returned")
+
+
+def _renew(log: Log, branch: str) -> None:
+    for attempt in (1, 2):  # the first one's effect may not have been reached
+        with suppress(UnknownIntent):
+            log.renew(f"{branch}#{attempt}/effect", by="ada", why="once more")
+            return
 
 
 def whole_life(world: World, *, checkpoint_frames: int = 24) -> None:
     """Both, with checkpoints in between."""
-    sqlite.CHECKPOINT_FRAMES = sqlite.WAL_FRAMES_MAX = checkpoint_frames
+    checkpoint_each(checkpoint_frames)
     begin(world)
     go_on(world)
+
+
+def checkpoint_each(frames: int) -> None:
+    """Checkpoint whenever the WAL has so many frames, from now on in this process."""
+    sqlite.CHECKPOINT_FRAMES = sqlite.WAL_FRAMES_MAX = frames
 
 
 def finish(world: World) -> list[str]:
@@ -174,7 +194,7 @@ def finish(world: World) -> list[str]:
         for _ in range(4):
             world.recover(log)
             world.resolve(log)
-            left = [branch for branch in BRANCHES if log.history(branch) and not world.effect(log, branch)]
+            left = [branch for branch in world.branches if log.history(branch) and not world.effect(log, branch)]
             if not left:
                 break
         else:
