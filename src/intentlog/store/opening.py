@@ -35,6 +35,8 @@ _INDEX_FRAMES_FIRST = 4_062  # what the first page of the -shm file covers; ever
 _INDEX_FRAMES = 4_096
 _INDEX_FRAMES_NEAR = 1_400  # more than a batch writes
 _PAGE_BYTES = 4096
+_WAL_HEADER_BYTES = 32
+_FRAME_HEADER_BYTES = 24
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
 )
@@ -284,16 +286,18 @@ def salt_of(connection: Connection, path: Path) -> bytes:
 
 
 def take_over_wal(connection: Connection, path: Path, wal_bytes: int) -> None:
-    """The keeper's duty before the first acknowledgement: complete a checkpoint, then grow the WAL.
+    """The keeper's duty before the first acknowledgement: make what it found durable, checkpoint it, grow the WAL.
 
-    Without the checkpoint a failed sync before a restart can leave a hole in the WAL that the page cache hides;
-    everything acknowledged after it would be lost at a power cut. The WAL is grown only past its end, only inside a
-    write transaction, right after the checkpoint: zeroing from a stale size destroys records.
+    A failed sync before a restart can leave a hole in the WAL that the page cache hides. Without the checkpoint
+    everything acknowledged after it would be lost at a power cut. Unless the WAL is whole again before that, a power
+    cut during the checkpoint would leave old frames over newer pages: a damaged log. The WAL is grown only past its
+    end, only inside a write transaction, right after the checkpoint: zeroing from a stale size destroys records.
 
     Raises:
         LogUnavailable: a reader or a stopped process prevents the checkpoint.
     """
     try:
+        _write_anew(connection, path)
         _checkpoint(connection)
         connection.execute("BEGIN IMMEDIATE")
         grow(wal_of(path), wal_bytes)
@@ -304,6 +308,35 @@ def take_over_wal(connection: Connection, path: Path, wal_bytes: int) -> None:
         raise LogUnavailable(f"{path} cannot be checkpointed", remedy=busy_remedy(path, error)) from error
     except (apsw.IOError, apsw.FullError, OSError) as error:
         raise LogUnavailable(f"{path} cannot be made durable: {error}", remedy="check the disk.") from error
+
+
+def _write_anew(connection: Connection, path: Path) -> None:
+    """Make the WAL durable as it is read here: after a failed sync a page is clean until it is written once more.
+
+    A guest may have restarted the WAL since its frames were counted; what is written is what stands there, and no other
+    process writes meanwhile.
+    """
+    frames, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    if frames <= 0:
+        return
+    end = _WAL_HEADER_BYTES + frames * (_FRAME_HEADER_BYTES + connection.pragma("page_size"))
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        write_again(wal_of(path), end)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def write_again(path: Path, size_bytes: int) -> None:
+    """Write a file's first `size_bytes` once more, as they are, and sync it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        done = 0
+        while found := os.pread(descriptor, min(size_bytes - done, 1 << 20), done):
+            done += os.pwrite(descriptor, found, done)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checkpoint(connection: Connection) -> None:
