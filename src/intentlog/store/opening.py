@@ -22,7 +22,7 @@ from intentlog.store import schema
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
 from intentlog.store.locks import write_all
-from intentlog.store.wal import wal_of
+from intentlog.store.wal import bytes_of, frames_of, wal_of
 
 BUSY_POLL_S = 0.01
 BUSY_LIMIT_MS = 10_000
@@ -35,8 +35,6 @@ _INDEX_FRAMES_FIRST = 4_062  # what the first page of the -shm file covers; ever
 _INDEX_FRAMES = 4_096
 _INDEX_FRAMES_NEAR = 1_400  # more than a batch writes
 _PAGE_BYTES = 4096
-_WAL_HEADER_BYTES = 32
-_FRAME_HEADER_BYTES = 24
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "glusterfs"}
 )
@@ -316,10 +314,9 @@ def _write_anew(connection: Connection, path: Path) -> None:
     A guest may have restarted the WAL since its frames were counted; what is written is what stands there, and no other
     process writes meanwhile.
     """
-    frames, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-    if frames <= 0:
+    end = bytes_of(frames_of(connection))
+    if not end:
         return
-    end = _WAL_HEADER_BYTES + frames * (_FRAME_HEADER_BYTES + connection.pragma("page_size"))
     connection.execute("BEGIN IMMEDIATE")
     try:
         write_again(wal_of(path), end)
