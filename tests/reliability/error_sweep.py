@@ -117,10 +117,10 @@ class ErrorSweep:
                 places[call].append(Place(rest, mark - len(self._before)))
         return places
 
-    def faults(self, call: str) -> list[Fault]:
+    def faults(self, call: str, errors: Sequence[str] = ERRORS) -> list[Fault]:
         """Every fault of a kind of call."""
         numbers = range(1, len(self.places[call]) + 1)
-        return [Fault(call, error, number, on) for number in numbers for error in ERRORS for on in (False, True)]
+        return [Fault(call, error, number, on) for number in numbers for error in errors for on in (False, True)]
 
     def fail(self, fault: Fault, program: Callable[..., None] = client) -> None:
         """Run the client with a fault, and look at what came of it."""

@@ -51,10 +51,10 @@ class Left(NamedTuple):
 
 
 def places_in(trace: Path) -> list[Place]:
-    """Every system call that a run entered, in order. The first one listed was under way when strace took hold."""
+    """Every system call of a run, in order. The first is the one that waits for strace, which then begins anew."""
     counts: Counter[str] = Counter()
     places = []
-    for call in _CALL.findall(trace.read_text(encoding="utf-8", errors="replace"))[1:]:
+    for call in _CALL.findall(trace.read_text(encoding="utf-8", errors="replace")):
         counts[call] += 1
         places.append(Place(call, counts[call]))
     return places
@@ -98,12 +98,14 @@ class Sweep:
         not_reached: places of `UNSTEADY` calls that a run did not come to.
         violations: what was false, and where the runs had been killed.
         calls: how often a run was killed at each kind of call.
+        states: what each kill left, as a digest.
     """
 
     def __init__(self, folder: Path, scene: Scene) -> None:
         self.kills = self.checks = self.not_reached = 0
         self.violations: list[str] = []
         self.calls: Counter[str] = Counter()
+        self.states: dict[tuple[Place, ...], str] = {}
         self._folder = folder
         self._scene = scene
         self._template = folder / "template"
@@ -149,7 +151,7 @@ class Sweep:
                 return None
             self.kills += 1
             self.calls[call] += 1
-            state = state_of(run.folder, shared=scene.has_keeper)
+            state = self.states[places] = state_of(run.folder, shared=scene.has_keeper)
             if state in self._seen:
                 return None
             self._seen.add(state)
@@ -226,6 +228,17 @@ def charges(world: World) -> list[str]:
 def after_changes(places: Sequence[Place]) -> list[Place]:
     """Of places in order, the first and those before which a file may have changed: the others leave what these do."""
     return [place for n, place in enumerate(places) if n == 0 or places[n - 1].call in CHANGES]
+
+
+def changed_between(places: Sequence[Place], states: dict[tuple[Place, ...], str]) -> list[str]:
+    """Where `after_changes` would be wrong: kills with no change between them that left different states."""
+    stretch, first, found = 0, dict[int, str](), []
+    for n, place in enumerate(places):
+        stretch += n > 0 and places[n - 1].call in CHANGES
+        state = states.get((place,))
+        if state is not None and first.setdefault(stretch, state) != state:
+            found.append(f"before {place.call} number {place.number} something changed")
+    return found
 
 
 def spread(places: Sequence[Any], at_most: int, chance: Callable[[], float]) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from reliability.attached import why_not
 from reliability.kill_programs import CONTROLS, SCENES
-from reliability.kill_sweep import UNSTEADY, Sweep, after_changes, spread
+from reliability.kill_sweep import UNSTEADY, Sweep, after_changes, changed_between, spread
 from reliability.oracle import quick_open
 from reliability.repeatable import committed_in
 
@@ -62,6 +62,9 @@ def test_a_kill_at_any_call_loses_nothing_and_tells_no_lie(
     calls = {place.call for place in places}
     assert calls >= KILLED_AT.get(name, OF_A_COMMIT), f"it never came to {KILLED_AT.get(name, OF_A_COMMIT) - calls}"
     assert set(sweep.calls) >= calls - UNSTEADY or not full, f"never killed at {calls - UNSTEADY - set(sweep.calls)}"
+
+    if not (SCENES[name].has_keeper or SCENES[name].thread):  # where others change the files too
+        assert not changed_between(places, sweep.states)
 
     distinct = [*{committed_in(one.folder): one for one in left}.values()]
     at_most = os.environ.get("INTENTLOG_SECOND_KILLS", SECOND_FULL) if full else str(SECOND_QUICK)
