@@ -5,6 +5,7 @@ A child runs one function and ends without the interpreter's own end. What it ra
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
@@ -128,6 +129,7 @@ def run(program: Callable[..., Any], *arguments: Any) -> Ended:
 def _be(program: Callable[..., Any], arguments: tuple[Any, ...], telling: int) -> NoReturn:
     code = 0
     try:
+        faulthandler.disable()  # of a child that dies as it should, its parent tells
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         program(*arguments)

@@ -194,9 +194,12 @@ class GroupCommit:
 
     def takes_lead(self) -> bool:
         """Take the lead, if nobody has it: to commit one's own record alone, and then to `hand_over`."""
-        with self._lock:
+        self._lock.acquire()  # not `with`, which wants memory to let go of a lock
+        try:
             was_led, self._is_led = self._is_led, True
             return not was_led
+        finally:
+            self._lock.release()
 
     def join(self, member: Member) -> None:
         """Take a place. To be followed by `finish`, on the same thread."""
@@ -237,14 +240,29 @@ class GroupCommit:
             self.hand_over(others)
 
     def hand_over(self, others: Sequence[Member] = ()) -> None:
-        """Let the next one lead, if anybody waits; who was not written, because a signal came, is the first to."""
-        with self._lock:
-            if others:
-                self._waiting.extendleft(reversed([one for one in others if not one.is_done]))
+        """Let the next one lead, if anybody waits; who was not written, because a signal came, is the first to.
+
+        Where memory runs out here it is tried again: a lead that is not given back holds up everybody, for ever.
+        """
+        while True:
+            try:
+                self._hand_over(others)
+            except MemoryError:
+                continue
+            return
+
+    def _hand_over(self, others: Sequence[Member]) -> None:
+        unwritten = [one for one in others if not one.is_done] if others else ()
+        self._lock.acquire()
+        try:
+            if unwritten:
+                self._waiting.extendleft(reversed(unwritten))
             leader = self._waiting.popleft() if self._waiting else None
             self._is_led = leader is not None
-        if leader:
-            _let_go([leader])
+            if leader is not None and leader.turn is not None:
+                leader.turn.release()
+        finally:
+            self._lock.release()
 
 
 def _let_go(members: Iterable[Member]) -> None:

@@ -71,9 +71,11 @@ class SyncDriver:
         except Interrupted as interrupted:  # a script that has nothing to add to it
             raise interrupted.cause from None
         finally:
-            script.close()
-            self._own.driving = before
-            signals.release()
+            try:
+                script.close()  # runs the script's own code, and can fail as that can, for want of memory too
+            finally:
+                self._own.driving = before
+                signals.release()
 
     def _drive(self, script: Script[ResultT], hands: Hands, signals: Signals) -> ResultT:
         try:
