@@ -7,7 +7,6 @@ acknowledged before it began: that is looked for here, and said in docs/failure-
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import time
@@ -96,7 +95,7 @@ def rounds_of(folder: Path, number: int, copy_with: object) -> list[tuple[Path, 
 
 
 def test_a_backup_is_whole(lab: Lab, full: bool, quick_folder: Path) -> None:
-    """I5: what was acknowledged before it began is in it, nothing is invented, `verify` is clean; the log is unharmed."""
+    """I5: what was acknowledged before it began is in it, nothing is invented, `verify` is clean; the log is whole."""
     folder = quick_folder / "backups"
     made = rounds_of(folder, 60 if full else 8, back_up)
     marks = Marks(folder / "marks").read()
@@ -105,7 +104,7 @@ def test_a_backup_is_whole(lab: Lab, full: bool, quick_folder: Path) -> None:
 
 
 def test_control_a_copy_by_hand(lab: Lab, full: bool, quick_folder: Path) -> None:
-    """The files one after the other: damaged, refused, or without what was acknowledged before it began; never trusted."""
+    """One file after the other: damaged, refused, or without what was acknowledged before it began; never trusted."""
     folder = quick_folder / "by-hand"
     made = rounds_of(folder, 60 if full else 12, copy_by_hand)
     marks = Marks(folder / "marks").read()
@@ -137,4 +136,4 @@ def test_a_backup_beside_a_stopped_writer(lab: Lab, quick_folder: Path, moment: 
         target = folder / "copy.db"
         forked.Child(back_up, folder / "log" / "log.db", target).ends_well()
     lab.seen(1, missing(target, Marks(folder / "marks").read(), before))
-    assert os.path.exists(target)
+    assert target.exists()
