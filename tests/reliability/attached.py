@@ -117,9 +117,9 @@ def traced(
         tracer = subprocess.Popen(
             ["strace", *follow, "-qq", *options, "-p", str(held)], stderr=subprocess.PIPE, text=True
         )
-        _wait_until(held, lambda status: "TracerPid:\t0\n" not in status, tracer)
         raised = ""
-        with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):  # killed
+        with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError, FileNotFoundError):  # killed
+            _wait_until(held, lambda status: "TracerPid:\t0\n" not in status, tracer)
             ours.send("go")
             if ours.poll(_LIMIT_S):
                 raised = ours.recv()

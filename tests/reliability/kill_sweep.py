@@ -51,13 +51,13 @@ class Left(NamedTuple):
 
 
 def places_in(trace: Path) -> list[Place]:
-    """Every system call of a run, in order. The first is the one that waits for strace, which then begins anew."""
+    """Every system call of a run, in order, but for the first: in that it waited for strace, and it is begun anew."""
     counts: Counter[str] = Counter()
     places = []
     for call in _CALL.findall(trace.read_text(encoding="utf-8", errors="replace")):
         counts[call] += 1
         places.append(Place(call, counts[call]))
-    return places
+    return places[1:]
 
 
 class Keeper:
