@@ -66,10 +66,10 @@ test-reliability: $(INSTALLED)
 soak: $(INSTALLED)
 	@PYTHONPATH=tests $(BIN)/python -m reliability.soak --minutes '$(MINUTES)' --seed '$(SEED)' --control '$(CONTROL)'
 
-# -rP: what each round came to is printed too.
+# -rP: what each round came to is printed too. The table of the lab comes last.
 nightly: $(INSTALLED)
-	@INTENTLOG_LAB=full $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
 	@INTENTLOG_STORM_S=$(STORM_S) $(BIN)/python -m pytest -rP tests/test_postgres_storms.py $(PYTEST_ARGS)
+	@INTENTLOG_LAB=full $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
 
 # -rP: what each search covered is printed by its test, and only shown of one that failed unless asked for.
 model: $(INSTALLED)
