@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -25,6 +26,7 @@ _MAKE = {  # no blocks reserved for root: full is full
     "ext4": ["mkfs.ext4", "-q", "-F", "-m", "0"],
     "xfs": ["mkfs.xfs", "-q", "-f"],
 }
+_OURS = re.compile(r"/lab-\w+-(\d+)-\w+/mounted$")
 _SIZE_MIN = {"ext4": 4 * _MIB, "xfs": 320 * _MIB, "tmpfs": _MIB // 4}
 
 
@@ -47,29 +49,34 @@ class Disk:
         scratch: a folder for the image and the mount point.
         size_bytes: how large; xfs takes no less than 320 MiB.
         options: mount options.
+        block_bytes: of ext4. Of such as are smaller than a page a mapped file can have a part, and no room for more.
 
     Attributes:
         folder: where it is mounted.
     """
 
-    def __init__(self, kind: str, scratch: Path, size_bytes: int = 16 * _MIB, options: str = "") -> None:
+    def __init__(
+        self, kind: str, scratch: Path, size_bytes: int = 16 * _MIB, options: str = "", *, block_bytes: int = 1024
+    ) -> None:
         reason = why_not(kind)
         if reason:
             pytest.skip(reason)
         self.kind = kind
-        self._scratch = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=scratch))
+        _sweep()
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"lab-{kind}-{os.getpid()}-", dir=scratch))
         self.folder = self._scratch / "mounted"
         self.folder.mkdir()
         self._image = self._scratch / "image"
         self._size = max(size_bytes, _SIZE_MIN[kind])
         self._options = options
+        self._make = [*_MAKE[kind], *(["-b", str(block_bytes)] if kind == "ext4" else [])] if kind in _MAKE else []
 
     def __enter__(self) -> Self:
         try:
-            if self.kind in _MAKE:
+            if self._make:
                 with self._image.open("wb") as image:
                     image.truncate(self._size)
-                _run(*_MAKE[self.kind], str(self._image))
+                _run(*self._make, str(self._image))
             failure = self._mount(self._options)
         except BaseException:
             shutil.rmtree(self._scratch)
@@ -128,6 +135,16 @@ class Disk:
         """Let ext4 meet an error of its own, after which it (errors=remount-ro) goes read-only under its users."""
         device = _run("findmnt", "-n", "-o", "SOURCE", str(self.folder)).strip()
         Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("lab", encoding="ascii")
+
+
+def _sweep() -> None:
+    """Unmount what a run left that was killed itself."""
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        folder = Path(line.split()[1])
+        left = _OURS.search(str(folder))
+        if left and not Path(f"/proc/{left[1]}").exists():
+            subprocess.run(["umount", "-l", str(folder)], check=False)
+            shutil.rmtree(folder.parent, ignore_errors=True)
 
 
 def _run(*command: str) -> str:
