@@ -153,6 +153,7 @@ class _Looking:
 
 def run_command(arguments: Sequence[str], variables: dict[str, str]) -> tuple[int, str, str]:
     """The command's real entry point, in this process: its exit code, its stdout, its stderr."""
+    environment = dict(os.environ)
     os.environ.update(variables)
     kept = sys.stdout, sys.stderr, sys.argv
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
@@ -161,6 +162,8 @@ def run_command(arguments: Sequence[str], variables: dict[str, str]) -> tuple[in
         code = main()
     finally:
         sys.stdout, sys.stderr, sys.argv = kept
+        os.environ.clear()
+        os.environ.update(environment)
     return code, *(stream.buffer.getvalue().decode("utf-8", "backslashreplace") for stream in (out, err))
 
 

@@ -135,7 +135,7 @@ def outcome_of(text: str) -> Any:
     if not _is_unicode(text):
         raise Usage("--outcome is not valid UTF-8")
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_twins)
     except (ValueError, RecursionError) as error:
         raise Usage(f"--outcome is not JSON: {error}") from error
 
@@ -178,6 +178,15 @@ def stdout_kept_clean() -> Generator[None]:
 def _is_unicode(text: str) -> bool:
     """Whether it can be written down. Python keeps bytes that are no UTF-8 as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. JSON lets a key stand twice and does not say which one counts; a person meant one of them."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twins = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
+        raise ValueError(f"the key {twins[0]!r} stands in it twice")
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
