@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 EffectRan = Literal["no", "unknown", "yes"]
 
 
+def one_line(text: str) -> str:
+    r"""The text on one line, with what a terminal would obey or hide written as an escape: `\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 class IntentLogError(Exception):
     """The base of every error that intentlog raises.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from intentlog.errors import one_line
+
 if TYPE_CHECKING:
     from logging import Logger
 
@@ -16,7 +18,8 @@ class LoggingObserver:
 
     def contradiction(self, intent_id: str, detail: str) -> None:
         """A late outcome says other than what was settled."""
-        _logger().error("%s: %s; both stand in the log. Look: intentlog status LOG", intent_id, detail)
+        text = "%s: %s; both stand in the log. Look: intentlog status LOG"
+        _logger().error(text, one_line(intent_id), one_line(detail))
 
     def unvisited(self, branch: str, steps: Sequence[str]) -> None:
         """A completed attempt did not come by steps that are done."""
@@ -25,11 +28,12 @@ class LoggingObserver:
             "If a deploy renamed them, they were done again under their new names."
         )
         others = f" and {len(steps) - STEPS_TOLD} others" if len(steps) > STEPS_TOLD else ""
-        _logger().warning(text, branch, ", ".join(steps[:STEPS_TOLD]) + others)
+        _logger().warning(text, one_line(branch), one_line(", ".join(steps[:STEPS_TOLD])) + others)
 
     def poisoned(self, log: str, detail: str) -> None:
         """The log refuses everything from now on (I8)."""
-        _logger().critical("%s: a commit's fate is unknown (%s); open the log again and run recover", log, detail)
+        text = "%s: a commit's fate is unknown (%s); open the log again and run recover"
+        _logger().critical(text, one_line(log), one_line(detail))
 
 
 def _logger() -> Logger:

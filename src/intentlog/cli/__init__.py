@@ -89,7 +89,8 @@ def _run(arguments: Sequence[str], begin: Callable[[], object]) -> int:
         except OSError:
             _let_stdout_go()  # what it holds cannot be written: or this error would be met and told again at the end
         if os.environ.get("INTENTLOG_DEBUG") == "1":
-            traceback.print_exc()
+            for line in traceback.format_exc().splitlines():
+                print(render.visible(line), file=sys.stderr)  # noqa: T201 - a person asked for it
         in_lines = any(one in ("--follow", "-f") or one.startswith("--watch") for one in arguments)
         return _reported(_failure(error, arguments), as_json="--json" in arguments, in_lines=in_lines)
 

@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from intentlog.errors import one_line
+
 PIPE_WIDTH = 100_000  # columns where no terminal sets a width: nothing is folded or cut
 VALUE_LENGTH_MIN, VALUE_LENGTH_MAX = 24, 200  # characters of a value: beside a long text, and in no terminal
 PATIENCE_S = 1.0  # what takes longer says that it is at work
@@ -49,9 +51,7 @@ def console(*, to_stderr: bool = False) -> Console:
 
 def visible(text: str) -> str:
     r"""The text with every character that a terminal could obey, or not show, written as an escape: `\x1b`."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return one_line(text)
 
 
 def timestamp(at: datetime | None) -> str:

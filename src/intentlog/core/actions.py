@@ -284,6 +284,10 @@ class Plan(Struct, frozen=True):
     opened: Callable[[bytes], bytes] = bytes
     unkeyed_digest: str = ""
 
+    def __repr__(self) -> str:
+        """Without the salt, the arguments and what is masked: it stands in frames, which error reports show."""
+        return f"Plan({self.intent_id}, {self.tool})"
+
 
 class Outcome(NamedTuple, Generic[ResultT]):
     """What a guarded call came to.

@@ -15,6 +15,7 @@ from intentlog.log.values import Call, SecretMark, VolatileMark
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NO_TEXTS = frozenset[str]()
+KNOWN_AGAIN_MIN = 8  # characters of a secret that a result is searched for: a shorter one stands in anything
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -27,6 +28,7 @@ class Bound(msgspec.Struct, frozen=True):
         encoded: what is recorded.
         digest: over them, but for hidden ones: it identifies the operation together with its step.
         secrets: texts of hidden arguments, to be masked in whatever is kept of errors.
+        unwritten: texts of secret ones, long enough to be known again, that no value may hold.
     """
 
     args: tuple[Any, ...]
@@ -35,6 +37,11 @@ class Bound(msgspec.Struct, frozen=True):
     encoded: bytes
     digest: str
     secrets: frozenset[str]
+    unwritten: frozenset[str] = _NO_TEXTS
+
+    def __repr__(self) -> str:
+        """Without the arguments: it stands in frames, which are shown by whoever reports an error."""
+        return f"Bound({', '.join(self.values)})"
 
 
 class Signature:
@@ -82,10 +89,12 @@ class Signature:
             encoded = self._encode(values, bytes_max)
         except codec.NotRecordable as error:
             raise ArgumentsNotRecordable(f"the arguments cannot be recorded: {error}") from error
-        secrets = _NO_TEXTS
+        secrets = unwritten = _NO_TEXTS
         if self._hidden:
             secrets = frozenset(text for name in self._hidden for text in texts_of(values[name]))
-        return Bound(args, kwargs, values, encoded, codec.arguments_digest(encoded), secrets)
+            known = (text for name in self.secret for text in texts_of(values[name]))
+            unwritten = frozenset(text for text in known if len(text) >= KNOWN_AGAIN_MIN)
+        return Bound(args, kwargs, values, encoded, codec.arguments_digest(encoded), secrets, unwritten)
 
     def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments by their names, with defaults. In the common case without `inspect`, which takes ten times."""

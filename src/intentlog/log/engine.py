@@ -47,6 +47,7 @@ from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
+from intentlog.store.trust import check_link
 
 if TYPE_CHECKING:
     from intentlog.store.postgres import PostgresStore
@@ -183,6 +184,7 @@ class Engine(Deciding):
             arguments=arguments,
             digest=digest,
             describe=partial(describe, secrets=bound.secrets) if bound.secrets else describe,
+            encode=partial(payloads.value, unwritten=bound.unwritten) if bound.unwritten else payloads.value,
             unkeyed_digest=bound.digest if payloads.codec else "",
         )
         return Prepared(attempt, usable, bound, step, unnamed, plan)
@@ -348,6 +350,7 @@ def resolved(path: str | Path) -> Path:
         LogUnavailable: there is no such path.
     """
     try:
+        check_link(Path(path))
         target = Path(path).resolve()
         if Path(path).is_symlink() and not target.exists():
             raise LogUnavailable(f"{path} is a link to {target}, which is not there", remedy="name a file.")

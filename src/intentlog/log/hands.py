@@ -93,7 +93,7 @@ class ToolHands:
                 if not found.has_value:
                     return Found(Answer.APPLIED)
                 try:
-                    return Found(Answer.APPLIED, self._payloads.value(found.value))
+                    return Found(Answer.APPLIED, self._payloads.value(found.value, self._unwritten))
                 except NotRecordable as error:
                     return Found(Answer.APPLIED, None, describe(error, self._secrets))
             case NotApplied():
@@ -108,6 +108,10 @@ class ToolHands:
     @property
     def _secrets(self) -> frozenset[str]:
         return self._bound.secrets if self._bound else frozenset()
+
+    @property
+    def _unwritten(self) -> frozenset[str]:
+        return self._bound.unwritten if self._bound else frozenset()
 
     def _call_of(self, intent: IntentId, request_id: str, dispatch_no: int) -> Call:
         deadline = time.monotonic() + self._tool.time_limit_s

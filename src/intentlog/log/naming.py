@@ -10,7 +10,7 @@ from typing import Any
 from intentlog.errors import ArgumentsNotRecordable, ToolMisdefined
 
 NAME_MAX = 255
-_NOT_PRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_NOT_PRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONVERSIONS = frozenset({None, "", "r", "s", "a"})
 
 

@@ -99,14 +99,21 @@ class Payloads(Struct, frozen=True):
             msg = f"the log's codec cannot open it: {type(error).__name__}: {error}"
             raise StaysSealed(msg) from error
 
-    def value(self, value: object) -> bytes:
+    def value(self, value: object, unwritten: frozenset[str] = frozenset()) -> bytes:
         """A value as it is stored.
+
+        Args:
+            value: the value.
+            unwritten: texts that are never written anywhere, not even as part of a value.
 
         Raises:
             NotRecordable: it cannot be written down, or the user's codec failed.
         """
         try:
-            return self.sealed(codec.encode_value(value, self.bytes_max))
+            encoded = codec.encode_value(value, self.bytes_max)
+            if any(text.encode("utf-8", "replace") in encoded for text in unwritten):
+                raise NotRecordable("it holds a Secret argument, which is never written")
+            return self.sealed(encoded)
         except SystemExit as error:  # of the user's codec or model: what was returned is done all the same
             raise NotRecordable(f"SystemExit: {error}") from error
 

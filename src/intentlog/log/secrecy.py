@@ -13,6 +13,7 @@ from intentlog.errors import IntentLogError
 from intentlog.log.values import SecretMark, VolatileMark
 
 MASK = "***"
+CODED_MIN = 6  # bytes of a secret that is looked for in a code
 ERROR_TEXT_MAX = 1_000  # characters of an error's text that are kept
 
 
@@ -32,17 +33,49 @@ def _holds_mark(hint: Any, seen: set[int]) -> bool:
     seen.add(id(hint))
     if is_marked(hint, SecretMark) or is_marked(hint, VolatileMark):
         return True
-    parts = list(get_args(hint))
-    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct)):
-        parts.extend(get_type_hints(hint, include_extras=True).values())
-    return any(_holds_mark(part, seen) for part in parts)
+    parts = [*get_args(hint), getattr(hint, "__supertype__", None), getattr(hint, "__value__", None)]  # NewType, `type`
+    if isinstance(hint, type) and not _is_pythons(hint):
+        parts.extend(_fields_of(hint))
+    return any(_holds_mark(part, seen) for part in parts if part is not None)
+
+
+def _fields_of(kind: type) -> Iterable[Any]:
+    """The types of a class's fields: of a dataclass, a struct, a model, a named tuple or a typed dict."""
+    try:
+        return get_type_hints(kind, include_extras=True).values()
+    except Exception:  # noqa: BLE001 - annotations that cannot be read may be anything's; those of fields can be
+        return ()
+
+
+def _is_pythons(kind: type) -> bool:
+    return kind.__module__ in ("builtins", "datetime", "decimal", "uuid", "pathlib")
 
 
 def texts_of(value: object) -> set[str]:
     """Every form in which a secret value, or a part of it, could stand in a text."""
     texts: set[str] = set()
     _collect(value, texts)
-    return {form for text in texts if text for form in (text, repr(text)[1:-1], ascii(text)[1:-1])}
+    return {form for text in texts if text for form in _forms(text) if form}
+
+
+def _forms(text: str) -> Iterable[str]:
+    """A text as errors tell it: as it is, quoted by Python, JSON or a URL, in base64 or hexadecimal."""
+    import json
+    from base64 import b64encode, urlsafe_b64encode
+    from urllib.parse import quote, quote_plus
+
+    yield from (text, repr(text)[1:-1], ascii(text)[1:-1])
+    yield from (json.dumps(text, ensure_ascii=escaped)[1:-1] for escaped in (True, False))
+    encoded = text.encode("utf-8", "surrogatepass")
+    if len(encoded) < CODED_MIN:  # a shorter one in base64 stands in anything
+        return
+    yield from (quote(encoded), quote(encoded, safe=""), quote_plus(encoded))
+    for code in (b64encode, urlsafe_b64encode):
+        for before in range(3):  # bytes of something else: what stands for the secret alone begins and ends so
+            whole = code(bytes(before) + encoded).decode()
+            yield whole[-(-8 * before // 6) : 8 * (before + len(encoded)) // 6]
+    yield encoded.hex()
+    yield encoded.hex().upper()
 
 
 def _collect(value: object, texts: set[str]) -> None:

@@ -38,7 +38,7 @@ from intentlog.core.actions import (
     Script,
     Wait,
 )
-from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined
+from intentlog.errors import IntentLogError, LogClosed, ToolMisdefined, one_line
 from intentlog.ports import Clock
 from intentlog.run.batches import Batches
 from intentlog.run.duty import Duty, StoreAction
@@ -215,7 +215,7 @@ class AioDriver:
         try:
             await self._drive(script, lambda s: s.send(reply), hands)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - there is no caller left to raise it to
-            logger.warning("a call ended after its caller was cancelled: %s", error)
+            logger.warning("a call ended after its caller was cancelled: %s", one_line(str(error)))
         finally:
             if ended:
                 ended()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from intentlog.errors import LogUnavailable
+from intentlog.store import trust
 
 _NOTE = b"%020d %010d %s\n"  # of one length, so that a later one covers an earlier one
 _NOTE_BYTES_MAX = 100
@@ -39,7 +40,7 @@ class Locks:
     def become_keeper(self) -> bool:
         """Take the keeper's role if nobody has it. True while this process has it."""
         if self._keeper is None:
-            descriptor = os.open(self._folder / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = trust.create(self._folder / "keeper.lock", os.O_RDWR)
             self._keeper = _lock(descriptor)
         return self._keeper is not None
 
@@ -97,7 +98,7 @@ class Locks:
     def _locked_file(self) -> int:
         # Locked before it has its name: whoever finds the name finds the lock held.
         draft = self._path(self.owner).with_suffix(".draft")
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = trust.create(draft, os.O_RDWR | os.O_EXCL)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             draft.rename(self._path(self.owner))
@@ -180,7 +181,8 @@ def keeper_lives(folder: Path) -> bool:
 
 def _is_held(folder: Path, name: str) -> bool:
     try:
-        descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)  # a reader may be on a read-only disk
+        # For reading: a reader may be on a read-only disk.
+        descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             return not _try(descriptor, fcntl.LOCK_SH)  # shared: two that ask do not meet each other
         finally:

@@ -12,7 +12,7 @@ import apsw
 
 from intentlog.core.codec import APPLICATION_ID, FORMAT_VERSION
 from intentlog.errors import LogDamaged, LogUnavailable
-from intentlog.store import schema, wal
+from intentlog.store import schema, trust, wal
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
 from intentlog.store.opening import BUSY_LIMIT_MS, BUSY_POLL_S, SALT_BYTES, sync_folder
@@ -34,7 +34,7 @@ def create_log(path: Path, drafts: Path) -> None:
     """
     if _is_made(path):
         return
-    turn = os.open(drafts / "making.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    turn = trust.create(drafts / "making.lock", os.O_RDWR)
     try:
         _wait_for_turn(turn, path)  # one at a time: a rename would put a second log over the first
         if _is_made(path):
@@ -42,7 +42,7 @@ def create_log(path: Path, drafts: Path) -> None:
         _check_nothing_is_left(path)
         draft = drafts / f"draft-{secrets.token_hex(6)}"
         try:
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            os.close(trust.create(draft, os.O_EXCL | os.O_RDWR))
             _fill(draft)
             draft.rename(path)
         finally:

@@ -18,7 +18,7 @@ import apsw
 
 from intentlog.core.codec import APPLICATION_ID, FORMAT_VERSION
 from intentlog.errors import FormatTooNew, LogDamaged, LogUnavailable
-from intentlog.store import schema
+from intentlog.store import schema, trust
 from intentlog.store.connection import Connection
 from intentlog.store.connection import connection as open_connection
 from intentlog.store.locks import write_all
@@ -56,7 +56,8 @@ def check_place(path: Path, *, reader: bool) -> None:
     """Refuse a place where a log cannot be kept, before anything is touched.
 
     Raises:
-        LogUnavailable: no such folder, a network file system, no room, not a regular file, a second name of a file.
+        LogUnavailable: no such folder, a network file system, no room, not a regular file, a second name of a file; to
+            a writer also one that it may not write, or that others may.
         LogDamaged: the file is not a log.
     """
     folder = path.parent
@@ -80,6 +81,9 @@ def check_place(path: Path, *, reader: bool) -> None:
             raise LogUnavailable(f"{path} is an empty file, not yet a log", remedy="a writer makes it one.")
         if 0 < found.st_size < _PAGE_BYTES:  # SQLite would take it for empty
             raise LogDamaged(f"{path} is not a log: it has {found.st_size} bytes")
+    if not reader:
+        check_writable(path)
+        trust.check_owned(path, path.with_name(path.name + ".d"))
     check_room(path, reader=reader)
 
 
@@ -186,6 +190,7 @@ def connect(path: Path, *, reader: bool, vfs: str | None) -> Connection:
     try:
         connection = open_connection(path, flags, vfs)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)  # whoever wrote the file runs nothing here
         connection.set_busy_timeout(BUSY_LIMIT_MS)
         if not reader:
             connection.pragma("journal_mode", "WAL")
@@ -314,7 +319,7 @@ def _write_anew(connection: Connection, path: Path) -> None:
     A guest may have restarted the WAL since its frames were counted; what is written is what stands there, and no other
     process writes meanwhile.
     """
-    end = bytes_of(frames_of(connection))
+    end = bytes_of(frames_of(connection) or 0)
     if not end:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -352,7 +357,7 @@ def _checkpoint(connection: Connection) -> None:
 
 def grow(path: Path, size_bytes: int) -> None:
     """Extend a file to `size_bytes` with written zeros, never touching what it holds, and sync it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         end = os.fstat(descriptor).st_size
         while end < size_bytes:
@@ -364,9 +369,9 @@ def grow(path: Path, size_bytes: int) -> None:
 
 def make_ballast(path: Path) -> None:
     """Reserve room that can be released when the disk is full, so that an outcome can still be written."""
-    if path.exists() and path.stat().st_size == BALLAST_BYTES:
+    if path.exists() and path.lstat().st_size == BALLAST_BYTES:
         return
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = trust.create(path, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(descriptor, secrets.token_bytes(BALLAST_BYTES), 0)  # not zeros: a compressing disk would keep no room
         os.fsync(descriptor)

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import psycopg
 
-from intentlog.errors import IntentLogError
+from intentlog.errors import IntentLogError, one_line
 from intentlog.store.postgres_address import Address
 from intentlog.store.postgres_clock import DatabaseClock
 from intentlog.store.postgres_errors import failure_of
@@ -161,5 +161,5 @@ class Lease:
                 wait_s, failed = interval_s, False
             except IntentLogError as error:
                 if not failed:
-                    logger.warning("the lease of %s could not be renewed: %s", self.owner, error)
+                    logger.warning("the lease of %s could not be renewed: %s", self.owner, one_line(str(error)))
                 wait_s, failed = min(1.0, interval_s / 10), True

@@ -16,7 +16,7 @@ from intentlog.core.actions import Append, Appended, Interrupted, Refused, View
 from intentlog.core.records import Dispatched, Pending
 from intentlog.errors import LogDamaged, LogPoisoned, LogUnavailable
 from intentlog.ports import Clock, Counters, Observer
-from intentlog.store import in_process, making, opening, wal
+from intentlog.store import in_process, making, opening, trust, wal
 from intentlog.store.connection import Connection
 from intentlog.store.damage import damage_of
 from intentlog.store.locks import Locks, lives
@@ -110,8 +110,7 @@ class SqliteStore(SqliteReads):
 
     def _open_writer(self, vfs: str | None, wal_bytes: int) -> None:
         path = self._path
-        opening.check_writable(path)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        trust.make_folder(self._folder)
         making.create_log(path, self._folder)
         self._identity = in_process.claim(self, path)
         self._locks = Locks(self._folder)
@@ -133,7 +132,7 @@ class SqliteStore(SqliteReads):
             opening.take_over_wal(self._connection, path, wal_bytes)
             self._upkeep_commits += 1
         self._wal_bytes, self._salts = wal.wal_of(path).stat().st_size, wal.salts_of(path)
-        self._note(wal.frames_of(self._reads))
+        self._note(wal.frames_of(self._reads) or 0)
         self._present = (
             Present(path, "the log"),
             Present(wal.wal_of(path), "its WAL"),
@@ -363,7 +362,7 @@ class SqliteStore(SqliteReads):
                 if self._locks is not None and self._poison is None and self._locks.is_keeper:
                     connection.set_busy_timeout(0)
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                    frames = wal.frames_of(connection)
+                    frames = wal.frames_of(connection) or 0
                     self._locks.note_as_keeper(wal.bytes_of(frames), frames, wal.salts_of(self._path))
             with suppress(apsw.Error):
                 connection.close()

@@ -11,7 +11,7 @@ import apsw
 
 from intentlog.core.codec import FORMAT_VERSION
 from intentlog.errors import LogUnavailable
-from intentlog.store import opening, wal
+from intentlog.store import opening, trust, wal
 from intentlog.store.findings import Finding, Verdict, counted, judged
 from intentlog.store.locks import keeper_lives, left_by_dead
 
@@ -53,6 +53,12 @@ def _file(path: Path, version: int) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     remedy = "chmod 600: arguments and results stand in it."
     yield judged("permissions", f"{mode:04o}", "0600", remedy, ok=not mode & 0o077, bad=Verdict.WEAK)
+    owner = trust.owner_name(path.stat().st_uid)
+    remedy = f"only its owner appends to a log: workers run as {owner}."
+    yield judged("owner", owner, "who runs this", remedy, ok=path.stat().st_uid == os.geteuid())
+    everybodys = trust.is_everybodys(path.parent)
+    found, remedy = "everybody" if everybodys else "not everybody", f"chmod o-w {path.parent}"
+    yield judged("its folder", f"{found} may write it", "not everybody", remedy, ok=not everybodys)
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
     yield judged("may be written", "yes" if writable else "no", "yes", "check its owner.", ok=writable)
     room = os.statvfs(path.parent)

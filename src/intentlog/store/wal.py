@@ -64,9 +64,12 @@ def bytes_of(frames: int) -> int:
     return _HEADER_BYTES + frames * (_FRAME_HEADER_BYTES + _PAGE_BYTES) if frames > 0 else 0
 
 
-def frames_of(connection: Connection) -> int:
-    """How many frames SQLite reads of the WAL. Nothing is written."""
-    return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
+def frames_of(connection: Connection) -> int | None:
+    """How many frames SQLite reads of the WAL; None to whom may only read the file. Nothing is written."""
+    try:
+        return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
+    except apsw.ReadOnlyError:
+        return None
 
 
 def check_size(path: Path, folder: Path) -> None:
@@ -95,7 +98,10 @@ def check_whole(path: Path, connection: Connection, folder: Path) -> None:
         LogDamaged: records are lost.
     """
     for look in count(1):
-        seen = Reach(frames_of(connection), salts_of(path))
+        frames = frames_of(connection)
+        if frames is None:  # a reader without the right to write: it cannot be told to it
+            return
+        seen = Reach(frames, salts_of(path))
         lost = _left_out(wal_of(path), seen) or _not_reached(folder, seen)
         if not lost:
             return
