@@ -108,9 +108,10 @@ class World:
             raise TimeoutError(msg)
         return f"receipt-{call.request_id}"
 
-    def open(self) -> Log:
-        """The log."""
-        store = sqlite.SqliteStore(self.path, SystemClock(), LoggingObserver(), wal_bytes=self.wal_bytes)
+    def open(self, *, wal_bytes: int | None = None) -> Log:
+        """The log, with as much room that is grown ahead as this world has, unless another measure is given."""
+        grown = self.wal_bytes if wal_bytes is None else wal_bytes
+        store = sqlite.SqliteStore(self.path, SystemClock(), LoggingObserver(), wal_bytes=grown)
         return Log(Engine(store, Settings(), store._clock, LoggingObserver()))
 
     def effect(self, log: Log, branch: str) -> bool:
