@@ -82,11 +82,17 @@ def committed_in(folder: Path) -> str:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    """Each file and its content; of a draft's rollback journal, which nobody reads again, only how long it is."""
+    """Each file and its content; of a draft's rollback journal, which nobody reads again, only how long it is.
+
+    Of the notes in lock files the WAL's salts are left out.
+    """
     for path in sorted(folder.rglob("*")):
-        if not path.is_dir():
-            is_journal = path.name.endswith("-journal")
-            yield path, b"%d" % path.stat().st_size if is_journal else path.read_bytes()
+        if path.name.endswith("-journal"):
+            yield path, b"%d" % path.stat().st_size
+        elif path.suffix == ".lock":
+            yield path, b" ".join(path.read_bytes().split()[:2])
+        elif not path.is_dir():
+            yield path, path.read_bytes()
 
 
 def _frames(wal: bytes) -> Iterator[tuple[bytes, bool, bytes]]:
