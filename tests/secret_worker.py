@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
 import msgspec
+import pydantic
 
 from intentlog import (
     IDEMPOTENT,
@@ -93,6 +94,19 @@ class Pair(NamedTuple):
     password: str
 
 
+class Model(pydantic.BaseModel):
+    user: str
+    inner: dict[str, str]
+
+
+class Plain:
+    """An object of no kind that is taken apart, whose repr does not tell."""
+
+    def __init__(self) -> None:
+        self.password = SECRET
+        self.itself = self
+
+
 PLACES: dict[str, Any] = {
     "text": SECRET,
     "bytes": SECRET.encode(),
@@ -102,7 +116,11 @@ PLACES: dict[str, Any] = {
     "dict": {"user": "ada", "deep": {"password": SECRET}},
     "key of a dict": {SECRET: 1},
     "list": ["ada", [SECRET]],
+    "model": Model(user="ada", inner={"password": SECRET}),
+    "object": Plain(),
+    "cycle": [SECRET],
 }
+PLACES["cycle"].append(PLACES["cycle"])
 CLASSES = {
     "READ": READ,
     "IDEMPOTENT": IDEMPOTENT,

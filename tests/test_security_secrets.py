@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NewType, TypedDict
 
 import psycopg
+import pydantic
 import pytest
 from reliability.looking import run_command
 from secret_worker import CASES, FORMS, PLACES, SECRET, SHOWN, branch_of, coded, found_in, tool_of
@@ -258,11 +259,17 @@ class PlainPart:
     token: Secret[str]
 
 
+class ModelPart(pydantic.BaseModel):
+    token: Secret[str]
+
+
 Marked = NewType("Marked", Annotated[str, "mark"])  # type: ignore[valid-newtype]
 Hidden = NewType("Hidden", Secret[str])  # type: ignore[valid-newtype]
 
 
-@pytest.mark.parametrize("part", [TypedPart, NamedPart, PlainPart, Hidden, list[TypedPart], dict[str, NamedPart]])
+@pytest.mark.parametrize(
+    "part", [TypedPart, NamedPart, PlainPart, ModelPart, Hidden, list[TypedPart], dict[str, NamedPart]]
+)
 def test_a_mark_inside_any_type_is_refused(part: Any) -> None:
     """DESIGN 10: what the guard could not keep, it does not take: a typed dict, a named tuple, a model, a new type."""
 

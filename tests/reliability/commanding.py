@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -80,10 +81,43 @@ def names_in(folder: Path) -> set[str]:
     return {place.name for place in folder.iterdir()}
 
 
-def newest_value(folder: str, branch: str) -> Any:
-    """The payload of a branch's newest record that has one."""
-    with quick_open(Path(folder) / LOG, read_only=True) as log:
-        return [entry.payload for entry in log.history(branch)][-1]
+def kept_wrong(folder: str, branch: str, text: str) -> list[str]:
+    """What is wrong with how a JSON text that was taken is kept, read and shown."""
+    os.chdir(folder)
+    value, is_one = meant(text)
+    with quick_open(Path(LOG), read_only=True) as log:
+        kept = [entry.payload for entry in log.history(branch)][-1]
+    found = [] if is_one and same(kept, value) else [f"it means {value!r:.300}, and is kept as {kept!r:.300}"]
+    for words in (["show", LOG, branch], ["show", LOG, branch, "--json"], ["tail", LOG]):
+        code, out, err = run_command(words, {})
+        found += [f"{words} ended with {code}: {out[-200:]}{err[-300:]}"] if code else []
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, of one type, to the last bit; but of a sequence only the items count."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return sorted(one) == sorted(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return one.hex() == other.hex()
+    return type(one) is type(other) and one == other
+
+
+def meant(text: str) -> tuple[Any, bool]:
+    """What a JSON text means, and whether it means one thing."""
+    twins = False
+
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal twins
+        twins = twins or len(dict(found)) < len(found)
+        return dict(found)
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs), not twins
+    except (ValueError, RecursionError):
+        return None, False
 
 
 def _records() -> list[tuple[int, str]]:

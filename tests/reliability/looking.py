@@ -43,7 +43,8 @@ class Look(NamedTuple):
 
     Attributes:
         wrong: what must never be, whatever the damage: an error that is none of the library's, a wrong exit code.
-        accepted: what a `verify` that found nothing wrong had before it, by who asked: "reader" or "writer".
+        accepted: what a `verify` that found nothing wrong had before it, by who asked: "reader", "writer", and a "later
+            reader", after the writer has gone on.
         verdicts: what each `verify` said, in turn; None where it could not be asked.
     """
 
@@ -135,7 +136,7 @@ class _Looking:
         self.try_all("close", log.close)
         log = self.try_all("open again", lambda: quick_open(self._world.path, read_only=True))
         if log is not None:
-            self.verdicts.append(bool(self.try_all("verify again", lambda: log.verify().ok)))
+            self._verify(log, "later reader")
             self.try_all("close again", log.close)
 
     def _ask(self, log: Log) -> None:

@@ -17,6 +17,7 @@ State     the folded branch and operation rows: MessagePack arrays of `state.Bra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
@@ -32,6 +33,9 @@ from intentlog.core.state import Branch, Operation
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x69746C67  # "itlg"
 CHAIN_BYTES = 16
+NESTING_MAX = 200  # levels; Python's readers and writers take some calls for each, and by default have a thousand
+_ALL_BUT_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\[\]{}"]+')
+_OF_ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_PAYLOAD = b"\xff" * 8
 _LENGTH = Struct(">Q").pack
 
@@ -103,7 +107,7 @@ def encode_value(value: object, bytes_max: int) -> bytes:
         bytes_max: the largest encoding that is accepted, in bytes.
 
     Raises:
-        NotRecordable: it is of another kind, cyclic, too large, or holds a float that is not finite.
+        NotRecordable: it is of another kind, cyclic, too large or too deep, or holds a float that is not finite.
     """
     try:
         encoded = _encode(value)
@@ -118,7 +122,21 @@ def encode_value(value: object, bytes_max: int) -> bytes:
         raise NotRecordable(_told(error)) from error
     if len(encoded) > bytes_max:
         raise NotRecordable(f"it takes {len(encoded)} bytes, the limit is {bytes_max}")
+    if is_nested_too_deeply(encoded):
+        raise NotRecordable(f"it is nested more than {NESTING_MAX} levels deep")
     return encoded
+
+
+def is_nested_too_deeply(encoded: bytes) -> bool:
+    """Whether a JSON text is nested deeper than whoever reads it can be relied on to follow."""
+    if encoded.count(b"[") + encoded.count(b"{") <= NESTING_MAX:
+        return False
+    left = _ALL_BUT_BRACKETS.sub(b"", encoded).translate(_OF_ONE_KIND)
+    for _ in range(NESTING_MAX):  # each time the innermost level goes
+        left = left.replace(b"[]", b"")
+        if not left:
+            return False
+    return True
 
 
 def _encode(value: object) -> bytes:

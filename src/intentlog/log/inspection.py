@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from intentlog.core import recovery
+from intentlog.core import codec, recovery
 from intentlog.core.actions import BranchView, IntentId
 from intentlog.core.effects import Declaration, stricter
 from intentlog.core.records import Resolution, Stored
@@ -128,7 +128,10 @@ class Inspection:
         payload: Any = None
         if stored.payload is not None:
             try:
-                payload = msgspec.json.decode(self.payloads(stored.branch).opened(stored.payload))
+                plain = self.payloads(stored.branch).opened(stored.payload)
+                if codec.is_nested_too_deeply(plain):
+                    raise LogDamaged(f"the payload of record {stored.seq} cannot be read: it is nested too deeply")
+                payload = msgspec.json.decode(plain)
             except msgspec.MsgspecError as error:
                 if not stored.payload.startswith(SEALED):
                     raise LogDamaged(f"the payload of record {stored.seq} cannot be read: {error}") from error

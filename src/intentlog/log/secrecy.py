@@ -54,7 +54,7 @@ def _is_pythons(kind: type) -> bool:
 def texts_of(value: object) -> set[str]:
     """Every form in which a secret value, or a part of it, could stand in a text."""
     texts: set[str] = set()
-    _collect(value, texts)
+    _collect(value, texts, set())
     return {form for text in texts if text for form in _forms(text) if form}
 
 
@@ -78,7 +78,10 @@ def _forms(text: str) -> Iterable[str]:
     yield encoded.hex().upper()
 
 
-def _collect(value: object, texts: set[str]) -> None:
+def _collect(value: object, texts: set[str], seen: set[int]) -> None:
+    if id(value) in seen:  # it holds itself
+        return
+    seen.add(id(value))
     match value:
         case None | bool():
             return
@@ -89,7 +92,7 @@ def _collect(value: object, texts: set[str]) -> None:
         case _:
             texts.update((str(value), repr(value)))
             for part in _parts(value):
-                _collect(part, texts)
+                _collect(part, texts, seen)
 
 
 def _parts(value: object) -> Iterable[object]:
@@ -102,7 +105,11 @@ def _parts(value: object) -> Iterable[object]:
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     if isinstance(value, msgspec.Struct):
         return [getattr(value, name) for name in value.__struct_fields__]
-    return ()
+    found: object = None if isinstance(value, type) else getattr(value, "__dict__", None)
+    held = list(cast("dict[str, object]", found).values()) if isinstance(found, dict) else []
+    if hasattr(value, "model_dump"):  # a model of pydantic's
+        return held
+    return [one for one in held if isinstance(one, str | bytes)]  # of another object not what it leads to
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

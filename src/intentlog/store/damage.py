@@ -17,6 +17,7 @@ _DAMAGE = (
     apsw.MismatchError,
     msgspec.MsgspecError,
     OverflowError,
+    RecursionError,
     TypeError,
     UnicodeDecodeError,
 )

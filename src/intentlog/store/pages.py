@@ -114,5 +114,5 @@ def stored_of(row: Row) -> Stored:
     try:
         at = Instant(wall_ns, boot_id.hex() if boot_id else "", boot_ns or 0)
         return Stored(seq, branch, at, codec.decode_record(record), payload, previous_seq, chain)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise LogDamaged(f"record {seq} cannot be read: {error}") from error
