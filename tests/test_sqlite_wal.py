@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from intentlog import Log, LogDamaged, LogUnavailable, tool
+from intentlog import Durability, Log, LogDamaged, LogUnavailable, tool
+from intentlog.store import wal
+from intentlog.store.locks import note_of
 
 FRAME, HEADER = 24 + 4096, 32
 Damage = Callable[[bytes, int], bytes]
@@ -106,6 +108,26 @@ def test_a_wal_that_is_begun_anew_keeps_older_frames(quick_folder: Path) -> None
             log.append("order-1", "noted", 1)
         with Log.open(path, read_only=True) as log:
             assert log.verify().ok
+
+
+def test_a_note_does_not_join_a_count_with_the_salts_of_another_generation(quick_folder: Path) -> None:
+    """Between a commit and its note another process begins the WAL anew: the note names no generation then.
+
+    With the new one's salts and the old one's count, a sound log would have been called damaged.
+    """
+    path = quick_folder / "log.db"
+    frames = written(path, dies=False)
+    with Log.open(path) as log:
+        store = log._engine.store
+        assert wal.salts_at(path, frames) == "", "begun anew by the opening: this frame is the older generation's"
+        assert wal.salts_at(path, 1) == wal.salts_of(path) != ""
+        store._frames = frames + 1  # so that it was begun anew since
+        store._count_frames(None, "main", frames)  # what the last one before was told, told late
+        [owner] = path.with_name("log.db.d").glob("owner-*.lock")
+        assert note_of(owner)[1:] == (frames, "")
+        log.append("order-1", "noted", 1, durability=Durability.IMMEDIATE)
+        assert note_of(owner).salts == wal.salts_of(path)
+        assert note_of(owner).frames < frames
 
 
 def test_what_is_told_to_do_goes_on_without_those_records(quick_folder: Path) -> None:

@@ -72,7 +72,7 @@ class SqliteStore(SqliteReads):
         self._commits = self._syncs = self._upkeep_commits = 0
         self._frames = 0
         self._frames_limit = CHECKPOINT_FRAMES
-        self._wal_bytes, self._salts = 0, ""
+        self._wal_bytes, self._salts = 0, ""  # what is noted of the WAL
         self._locks: Locks | None = None
         self._lost: finalize[..., SqliteStore] | None = None
         self._connection: Connection | None = None
@@ -131,7 +131,7 @@ class SqliteStore(SqliteReads):
         if self._locks.become_keeper():
             opening.take_over_wal(self._connection, path, wal_bytes)
             self._upkeep_commits += 1
-        self._wal_bytes, self._salts = wal.wal_of(path).stat().st_size, wal.salts_of(path)
+        self._wal_bytes = wal.wal_of(path).stat().st_size
         self._note(wal.frames_of(self._reads) or 0)
         self._present = (
             Present(path, "the log"),
@@ -287,13 +287,14 @@ class SqliteStore(SqliteReads):
     def _count_frames(self, connection: object, database: str, frames: int) -> int:
         del connection, database
         if frames <= self._frames:  # it was begun anew
-            self._salts = wal.salts_of(self._path)
+            self._salts = ""
         self._frames = frames
         self._note(frames)
         return 0
 
     def _note(self, frames: int) -> None:
         """Note how far the WAL reaches, for whoever opens the log after this process: see `store.wal`."""
+        self._salts = self._salts or wal.salts_at(self._path, frames)
         self._wal_bytes = max(self._wal_bytes, wal.bytes_of(frames))
         if self._locks is not None:
             self._locks.note(self._wal_bytes, frames, self._salts)
@@ -363,7 +364,7 @@ class SqliteStore(SqliteReads):
                     connection.set_busy_timeout(0)
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                     frames = wal.frames_of(connection) or 0
-                    self._locks.note_as_keeper(wal.bytes_of(frames), frames, wal.salts_of(self._path))
+                    self._locks.note_as_keeper(wal.bytes_of(frames), frames, wal.salts_at(self._path, frames))
             with suppress(apsw.Error):
                 connection.close()
 

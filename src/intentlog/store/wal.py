@@ -59,6 +59,24 @@ def salts_of(path: Path) -> str:
         return ""
 
 
+def salts_at(path: Path, frames: int) -> str:
+    """The salts of the log's WAL, if it has so many frames of them; else "".
+
+    Whoever has just committed is told how many frames there are, but not of which generation: by now another process
+    may have begun the WAL anew, and a note that joined the two would call a sound log damaged.
+    """
+    salts = salts_of(path)
+    try:
+        descriptor = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            head = os.pread(descriptor, _FRAME_HEADER_BYTES, bytes_of(frames - 1) or _HEADER_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return ""
+    return salts if frames > 0 and head[8:16].hex() == salts else ""
+
+
 def bytes_of(frames: int) -> int:
     """How long a WAL is at least that has so many frames."""
     return _HEADER_BYTES + frames * (_FRAME_HEADER_BYTES + _PAGE_BYTES) if frames > 0 else 0
