@@ -19,7 +19,7 @@ from weakref import WeakSet
 from intentlog.errors import LogUnavailable
 from intentlog.store import trust
 
-_NOTE = b"%020d %010d %s\n"  # of one length, so that a later one covers an earlier one
+_NOTE = b"%020d %010d %-16s\n"  # of one length, so that a later one covers an earlier one
 _NOTE_BYTES_MAX = 100
 
 
