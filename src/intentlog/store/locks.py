@@ -150,7 +150,7 @@ def note_of(lock_file: Path) -> Note:
         os.close(descriptor)
     if not words or not all(word.isdigit() for word in words[:2]):
         return _NOTHING
-    size, frames, salts = (*words, b"0", b"")[:3]
+    size, frames, salts = (*words, *(b"0", b"0", b"")[len(words) :])[:3]
     return Note(int(size), int(frames), salts.decode("ascii", "replace"))
 
 
