@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+LAB_JOBS ?= 3
 STORM_S ?= 30
 MINUTES ?= 1
 SEED ?= 0
@@ -60,16 +61,17 @@ test: $(INSTALLED)
 test-servers: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(SERVER_TESTS) $(PYTEST_ARGS)
 
+# One process more than elsewhere: much of it waits, for a disk, a tracer, a process that is to die.
 test-reliability: $(INSTALLED)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(LAB_JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
 
 soak: $(INSTALLED)
 	@PYTHONPATH=tests $(BIN)/python -m reliability.soak --minutes '$(MINUTES)' --seed '$(SEED)' --control '$(CONTROL)'
 
 # -rP: what each round came to is printed too. The table of the lab comes last.
 nightly: $(INSTALLED)
-	@INTENTLOG_STORM_S=$(STORM_S) $(BIN)/python -m pytest -rP tests/test_postgres_storms.py $(PYTEST_ARGS)
-	@INTENTLOG_LAB=full $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
+	@INTENTLOG_STORM_S=$(STORM_S) INTENTLOG_LAB=full \
+	  $(BIN)/python -m pytest -n $(LAB_JOBS) --dist worksteal -rP tests/test_postgres_storms.py tests/reliability $(PYTEST_ARGS)
 
 # -rP: what each search covered is printed by its test, and only shown of one that failed unless asked for.
 model: $(INSTALLED)

@@ -21,6 +21,7 @@ from reliability.repeatable import state_of
 
 from intentlog import NotInDoubt, UnknownIntent
 
+TRIES = 3  # for a place that a run did not come to
 # How often a program asks for memory, or threads meet, is not the same in every run: a place may not be reached again.
 UNSTEADY = frozenset(
     {"brk", "mmap", "munmap", "mremap", "madvise", "futex", "sched_yield", "epoll_wait", "rt_sigreturn"}
@@ -140,12 +141,17 @@ class Sweep:
             if again:
                 shutil.rmtree(again.folder)
 
-    def _kill(self, origin: Path, scene: Scene, places: tuple[Place, ...]) -> Left | None:
-        """Kill one run. Answers the state that it left, if it is a new one; it was looked at then."""
+    def _kill(self, origin: Path, scene: Scene, places: tuple[Place, ...], tries: int = TRIES) -> Left | None:
+        """Kill one run. Answers the state that it left, if it is a new one; it was looked at then.
+
+        A run that ends without coming to the place, on a busy machine, is made again.
+        """
         call, number = places[-1]
         options = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
         with self._run(origin, scene, options) as run:
             if not run.ended.was_killed:
+                if call not in UNSTEADY and tries > 1:
+                    return self._kill(origin, scene, places, tries - 1)
                 assert call in UNSTEADY, f"{places} was not reached: {run.ended}"
                 self.not_reached += 1
                 return None

@@ -25,7 +25,7 @@ from reliability.repeatable import committed_in
 from intentlog import IntentLogError
 
 HARNESS = "kill -9 at every system call"
-FIRST_QUICK, SECOND_QUICK, SECOND_FULL = 24, 8, "400"
+FIRST_QUICK, SECOND_QUICK, SECOND_FULL = 20, 8, "150"
 SEED = int(os.environ.get("INTENTLOG_LAB_SEED") or random.SystemRandom().randrange(1_000_000))
 # What a scene must have been killed at, or it does not do what it is there for.
 OF_A_COMMIT = {"pwrite64", "fdatasync", "fcntl", "write"}

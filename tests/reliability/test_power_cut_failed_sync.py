@@ -4,7 +4,7 @@ The promise is the same: every acknowledged record is there (I5), also when the 
 was for, and each later sync succeeded (I8). The kernel calls such pages clean; only a keeper that writes what it found
 once more, and checkpoints it, before it acknowledges anything may rely on it.
 
-In the quick form one sync of each trace is failed, in the full form ten, chosen by the seed.
+In the quick form one sync of each trace is failed, in the full form five, chosen by the seed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_a_power_cut_after_a_failed_sync_loses_nothing(
     """I5, I8: what a process found in the page cache alone is made durable before anything relies on it."""
     number = seed()
     failable = syncs(record, quick_folder, branches)
-    chosen = Random(number).sample(failable, 10 if FULL else 1)
+    chosen = Random(number).sample(failable, 5 if FULL else 1)
     found = [
         judged_after_failed_sync(record, quick_folder, branches, number, fail_at=fail_at, opened_max=120)
         for fail_at in chosen

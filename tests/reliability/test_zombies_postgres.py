@@ -90,9 +90,10 @@ def is_telling(scene: Scene) -> bool:
 
 
 def states(folder: Path, server: Server, *, full: bool) -> Iterator[State]:
-    """Each scene at each point, with one of the takers in turn; in the long form of all scenes."""
+    """Each scene at each point, with one of the takers in turn; in the long form of all scenes of two classes."""
     takers = itertools.cycle(TAKERS)
-    for number, scene in enumerate(one for kind in CLASSES for one in scenes(kind)):
+    kinds = ("UNSAFE", "QUERYABLE") if full else CLASSES
+    for number, scene in enumerate(one for kind in kinds for one in scenes(kind)):
         if full or is_telling(scene):
             for point in points_of(scene, folder / f"trace-{number}", server):
                 taker = next(takers)
