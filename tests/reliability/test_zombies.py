@@ -55,8 +55,8 @@ def states(kind: str, folder: Path, *, full: bool) -> list[tuple[Scene, str, Tak
     for number, scene in enumerate(scenes(kind)):
         if not (full or is_telling(scene)):
             continue
-        for point in zombies.points_of(stage_at(folder / f"trace-{number}"), scene):
-            found.append((scene, point, next(takers)))
+        points = zombies.points_of(stage_at(folder / f"trace-{number}"), scene)
+        found += [(scene, point, next(takers)) for point in points]
     return [one for one in found if ONLY in ("", " ".join(map(str, one)))]
 
 
