@@ -22,7 +22,7 @@ from reliability.power_cut_scenarios import EFFORT, GROWN, lived
 from reliability.recording_strace import record
 
 HARNESS = "power cut, by strace"
-OPENED_MAX, OPENED_MIN = (6_000, 5_000) if FULL else (520, 500)  # of each of ten traces
+OPENED_MAX, OPENED_MIN = (6_000, 5_000) if FULL else (440, 420)  # of each of ten traces
 
 
 @pytest.fixture(scope="module", autouse=True)
