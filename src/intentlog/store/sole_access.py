@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from weakref import ref
 
 import apsw
@@ -118,6 +117,8 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     if isinstance(place, int):  # a descriptor: whoever opened it has asked
         return
     if event == "sqlite3.connect" and isinstance(place, str) and place.startswith("file:"):
+        from urllib.parse import unquote  # only here: it takes as long to import as all of this
+
         place = unquote(place.removeprefix("file:").partition("?")[0].partition("#")[0])
         place = "/" + place.lstrip("/") if place.startswith("//") else place
     found = _identity(place)
