@@ -90,6 +90,10 @@ class Run(NamedTuple):
     keeper: Keeper | None
 
 
+class NotReached(AssertionError):
+    """A run was to be killed at a call, and ended before it."""
+
+
 class Sweep:
     """The kills of one scene.
 
@@ -141,18 +145,23 @@ class Sweep:
             if again:
                 shutil.rmtree(again.folder)
 
-    def _kill(self, origin: Path, scene: Scene, places: tuple[Place, ...], tries: int = TRIES) -> Left | None:
+    def _kill(self, origin: Path, scene: Scene, places: tuple[Place, ...]) -> Left | None:
         """Kill one run. Answers the state that it left, if it is a new one; it was looked at then.
 
         A run that ends without coming to the place, on a busy machine, is made again.
         """
+        for _ in range(TRIES - 1):
+            with suppress(NotReached):
+                return self._kill_once(origin, scene, places)
+        return self._kill_once(origin, scene, places)
+
+    def _kill_once(self, origin: Path, scene: Scene, places: tuple[Place, ...]) -> Left | None:
         call, number = places[-1]
         options = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
         with self._run(origin, scene, options) as run:
             if not run.ended.was_killed:
-                if call not in UNSTEADY and tries > 1:
-                    return self._kill(origin, scene, places, tries - 1)
-                assert call in UNSTEADY, f"{places} was not reached: {run.ended}"
+                if call not in UNSTEADY:
+                    raise NotReached(f"{places} was not reached: {run.ended}")
                 self.not_reached += 1
                 return None
             self.kills += 1
