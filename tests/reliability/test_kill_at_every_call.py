@@ -64,8 +64,8 @@ def test_a_kill_at_any_call_loses_nothing_and_tells_no_lie(
     assert set(sweep.calls) >= calls - UNSTEADY or not full, f"never killed at {calls - UNSTEADY - set(sweep.calls)}"
 
     if not (SCENES[name].has_keeper or SCENES[name].thread):  # where others change the files too
-        drifted = changed_between(places, sweep.states)  # a run in ten may not be the same on a busy machine
-        assert len(drifted) * 10 <= max(50, len(places)), drifted
+        drifted = changed_between(places, sweep.states)  # a run in fifty may not be the same on a busy machine
+        assert len(drifted) * 50 <= max(50, len(places)), drifted
 
     distinct = [*{committed_in(one.folder): one for one in left}.values()]
     at_most = os.environ.get("INTENTLOG_SECOND_KILLS", SECOND_FULL) if full else str(SECOND_QUICK)
