@@ -158,10 +158,15 @@ def _held(
         arguments = (before(*arguments),)
     pipe.send(held if thread is None else thread(*arguments))
     pipe.recv()
+    run_and_tell(pipe, program, arguments)
+
+
+def run_and_tell(pipe: Connection, program: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Run a program to its end, say through the pipe what left it, and end the process."""
     raised = ""
     try:
         program(*arguments)
-    except Exception as error:
+    except BaseException as error:
         raised = f"{type(error).__name__}: {error}"
     # The program is over: what follows (the interpreter's end) is not counted on, and may be failed too.
     with contextlib.suppress(OSError):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
-from reliability.attached import Ended
+from reliability.attached import Ended, run_and_tell
 
 LIMIT_S = 120.0
 context = multiprocessing.get_context("forkserver")
@@ -28,7 +26,7 @@ class Child:
     def __init__(self, program: Callable[..., Any], *arguments: Any) -> None:
         self._what = f"{program.__name__}{arguments}"
         self._ours, its = context.Pipe()
-        self._process = context.Process(target=_body, args=(its, program, arguments))
+        self._process = context.Process(target=run_and_tell, args=(its, program, arguments))
         self._process.start()
         its.close()
 
@@ -70,14 +68,3 @@ def told(one: Ended) -> str:
     if one.code < 0:
         return f"it was ended by {signal.Signals(-one.code).name}"
     return one.raised
-
-
-def _body(pipe: Connection, program: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    raised = ""
-    try:
-        program(*arguments)
-    except BaseException as error:
-        raised = f"{type(error).__name__}: {error}"
-    with contextlib.suppress(OSError):
-        pipe.send(raised)
-    os._exit(1 if raised else 0)

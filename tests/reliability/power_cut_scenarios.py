@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reliability import power_cut_programs as programs
+from reliability.conftest import Lab
 from reliability.disk import FailedSync, Note, Operation
-from reliability.power_cut import Judged, judge
+from reliability.power_cut import Judged, judge, seed
 from reliability.recording import Recording
 
 GROWN = 64 * 1024
 EFFORT = 8
+BROKEN = ("synchronous=NORMAL", "synchronous=OFF", "two records")  # what syncs too little, and what lacks Dispatched
 
 
 class Recorder(Protocol):
@@ -77,3 +79,11 @@ def judged_after_failed_sync(
     found = [judge(part, folder, number, effort=EFFORT, opened_max=opened_max // 2, since=since) for part in parts]
     labelled = [f"sync {fail_at} failed, {one}" for judged in found for one in judged.violations]
     return Judged(*(sum(numbers) for numbers in zip(*(judged[:4] for judged in found), strict=True)), labelled)
+
+
+def is_caught(record: Recorder, broken: str, lab: Lab, folder: Path) -> None:
+    """A control: of the life of a log that is broken so, the states that a cut leaves must be found out."""
+    judged = judge(
+        lived(record, folder, "UNSAFE-re", broken=broken), folder, seed(), effort=EFFORT, opened_max=200, caught_max=3
+    )
+    lab.control(broken, judged.states, judged.guilty)

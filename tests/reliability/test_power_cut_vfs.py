@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from reliability.conftest import FULL, Lab
 from reliability.power_cut import judge, repeat, seed
-from reliability.power_cut_scenarios import EFFORT, GROWN, lived
+from reliability.power_cut_scenarios import BROKEN, EFFORT, GROWN, is_caught, lived
 from reliability.recording_vfs import record
 
 HARNESS = "power cut, by a VFS"
@@ -30,9 +30,7 @@ def test_a_power_cut_loses_nothing(
     assert judged.states >= OPENED_MIN, judged[:4]
 
 
-@pytest.mark.parametrize("broken", ["synchronous=NORMAL", "synchronous=OFF", "two records"])
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_log_is_caught(broken: str, lab: Lab, quick_folder: Path) -> None:
     """The controls: a log that syncs too little, and one without Dispatched, must be found out."""
-    trace = lived(record, quick_folder, "UNSAFE-re", broken=broken)
-    judged = judge(trace, quick_folder, seed(), effort=EFFORT, opened_max=200, caught_max=3)
-    lab.control(broken, judged.states, judged.guilty)
+    is_caught(record, broken, lab, quick_folder)

@@ -20,13 +20,13 @@ from weakref import ref
 import apsw
 
 from intentlog.errors import LogInUse
+from intentlog.store.opening import Identity
 
 _DESCRIPTORS = Path("/dev/fd")
 _REMEDY = (
     "read it through the library or the command line; copy it from another process, with SQLite's backup API; "
     "use SQLite in this process through apsw alone."
 )
-Identity = tuple[int, int]  # of a file: device and inode
 
 
 class SoleAccess:

@@ -65,16 +65,16 @@ def salts_at(path: Path, frames: int) -> str:
     Whoever has just committed is told how many frames there are, but not of which generation: by now another process
     may have begun the WAL anew, and a note that joined the two would call a sound log damaged.
     """
-    salts = salts_of(path)
+    place = bytes_of(frames - 1) or _HEADER_BYTES
     try:
         descriptor = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            head = os.pread(descriptor, _FRAME_HEADER_BYTES, bytes_of(frames - 1) or _HEADER_BYTES)
+            salts = os.pread(descriptor, 8, 16)
+            return salts.hex() if frames > 0 and os.pread(descriptor, 8, place + 8) == salts else ""
         finally:
             os.close(descriptor)
-    except OSError:
+    except OSError:  # as for `salts_of`
         return ""
-    return salts if frames > 0 and head[8:16].hex() == salts else ""
 
 
 def bytes_of(frames: int) -> int:
