@@ -18,6 +18,8 @@ from intentlog import IntentLogError, Log
 from intentlog.store import opening, sqlite
 
 FREE_OF_LIMIT = resource.RLIM_INFINITY
+AS_SET = sqlite.CHECKPOINT_FRAMES, sqlite.WAL_FRAMES_MAX  # before a test lowers them
+BLOCK = 4_120  # about a frame
 
 
 def makes_a_log(world: Troubled) -> None:
@@ -99,8 +101,14 @@ def limited(world: Troubled, limit: int, from_the_start: bool) -> None:
     persist(world, lift)
 
 
-def outlasts(world: Troubled) -> None:
-    """Whatever the disk does and nobody mends it: every branch is tried, every error told."""
+def outlasts(world: Troubled, as_set: bool = False) -> None:
+    """Whatever the disk does and nobody mends it: every branch is tried, every error told.
+
+    With `as_set` the WAL is grown ahead, and checkpointed, as the library does it unless a test says otherwise.
+    """
+    if as_set:
+        world.wal_bytes = opening.WAL_BYTES
+        sqlite.CHECKPOINT_FRAMES, sqlite.WAL_FRAMES_MAX = AS_SET
     persist(world, lambda: None, patience=1 << 30)
 
 
@@ -215,3 +223,20 @@ def outgrows_the_index(world: Troubled, disk: str, leave_bytes: int) -> None:
     filler.release()
     assert world.effect(log, "UNSAFE-returned-after"), "with room again the same log goes on"
     closed(world, log)
+
+
+def appends(path: str, told: str, size_bytes: int) -> None:
+    """Nothing but write and sync: blocks one behind the other, and a byte into `told` for each that was synced."""
+    file, out = os.open(path, os.O_CREAT | os.O_RDWR, 0o600), os.open(told, os.O_CREAT | os.O_WRONLY, 0o600)
+    os.pwrite(file, bytes(size_bytes), 0)
+    opening.sync_folder(Path(path).parent)
+    os.fsync(file)
+    with suppress(OSError):  # the file system is read-only now
+        for number in range(1_000):
+            os.pwrite(file, block(number), number * BLOCK)
+            os.fdatasync(file)
+            os.write(out, b".")
+
+
+def block(number: int) -> bytes:
+    return bytes([number % 251 + 1]) * BLOCK
