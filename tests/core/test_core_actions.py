@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 from core_histories import at, build
+from core_player import Player
 
 from intentlog.core.actions import Appended, BranchView, IntentId, Interrupted, Refused, View
 from intentlog.core.machine import Reason, Refusal
@@ -94,3 +95,8 @@ def test_what_an_interrupted_append_came_to() -> None:
     assert Interrupted([first, newest], stop).reply is newest
     assert Interrupted([first], stop).cause is stop
     assert Interrupted(None, stop).reply is None
+
+
+def test_a_plan_shows_neither_salt_nor_arguments() -> None:
+    """DESIGN 10: it stands in the frames that error reports show: the intent and the tool are enough there."""
+    assert repr(Player().opens().plan()) == "Plan(order-1#1/charge, charge)"

@@ -75,6 +75,42 @@ def test_a_model_that_cannot_be_written_is_refused() -> None:
         codec.encode_value([Broken(5)], 100)
 
 
+def deep(levels: int, opens: str, closes: str, inside: str = "1") -> object:
+    return json.loads(opens * levels + inside + closes * levels)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_too_deep"),
+    [
+        (deep(200, "[", "]"), False),
+        (deep(201, "[", "]"), True),
+        (deep(100, '{"a":[', "]}"), False),
+        (deep(101, '{"a":[', "]}"), True),
+        (deep(450, "[1,[2],", "]"), True),
+        (deep(199, "[[1],", "]", '"[[[[{{{{\\"["'), False),
+        ([[[number]] for number in range(5_000)], False),
+        (["[" * 5_000, "\\" * 9, '"[' * 900], False),
+    ],
+    ids=[
+        "as deep as may be",
+        "deeper",
+        "objects too",
+        "deeper objects",
+        "siblings",
+        "brackets in texts",
+        "wide",
+        "texts",
+    ],
+)
+def test_a_value_is_not_nested_deeper_than_a_reader_follows(value: object, is_too_deep: bool) -> None:
+    """What is taken can be read and shown by whoever has a stack of Python's usual depth, wherever it is in it."""
+    if is_too_deep:
+        with pytest.raises(codec.NotRecordable, match="nested more than 200 levels deep"):
+            codec.encode_value(value, 1 << 20)
+    else:
+        assert json.loads(codec.encode_value(value, 1 << 20)) == value
+
+
 def test_a_value_may_be_as_large_as_the_limit() -> None:
     """DESIGN 10: limits are settings, to the byte."""
     assert codec.encode_value("x" * 98, 100) == b'"' + b"x" * 98 + b'"'
