@@ -1,18 +1,32 @@
 """What every harness of the lab owes: its count, its controls, the command that repeats a failure, its line at the end.
 
-Each module names its harness in `HARNESS`. `INTENTLOG_LAB=full` is the long form (`make nightly`), else it is quick.
+Each module names its harness in `HARNESS`. `INTENTLOG_LAB` is the form: "quick" if it is not set, "nightly" (`make
+nightly`), or "full" (`make lab-full`), in which no sweep leaves a place out, and which takes hours.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 
-FULL = os.environ.get("INTENTLOG_LAB") == "full"
+FORM = os.environ.get("INTENTLOG_LAB") or "quick"
+LONG = FORM != "quick"
 _SHOWN_MAX = 12
+
+
+def at_most(quick: int, nightly: int) -> int:
+    """How many places of a sweep this form takes. In full: all."""
+    return {"quick": quick, "nightly": nightly, "full": sys.maxsize}[FORM]
+
+
+def repeated(variable: str, seed: int, selects: str) -> str:
+    """The command that makes the choices of this run again."""
+    form = f"INTENTLOG_LAB={FORM} " if LONG else ""
+    return f"{form}{variable}={seed} make test-reliability PYTEST_ARGS='-k \"{selects}\"'"
 
 
 class Row(NamedTuple):
@@ -60,9 +74,9 @@ def lab(request: pytest.FixtureRequest) -> Lab:
 
 
 @pytest.fixture
-def full() -> bool:
-    """Whether this is the long form."""
-    return FULL
+def long() -> bool:
+    """Whether this is a long form: nightly or full."""
+    return LONG
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -101,14 +101,13 @@ def limited(world: Troubled, limit: int, from_the_start: bool) -> None:
     persist(world, lift)
 
 
-def outlasts(world: Troubled, as_set: bool = False) -> None:
+def outlasts(world: Troubled) -> None:
     """Whatever the disk does and nobody mends it: every branch is tried, every error told.
 
-    With `as_set` the WAL is grown ahead, and checkpointed, as the library does it unless a test says otherwise.
+    The WAL is grown ahead, and checkpointed, as the library does it unless a test says otherwise.
     """
-    if as_set:
-        world.wal_bytes = opening.WAL_BYTES
-        sqlite.CHECKPOINT_FRAMES, sqlite.WAL_FRAMES_MAX = AS_SET
+    world.wal_bytes = opening.WAL_BYTES
+    sqlite.CHECKPOINT_FRAMES, sqlite.WAL_FRAMES_MAX = AS_SET
     persist(world, lambda: None, patience=1 << 30)
 
 

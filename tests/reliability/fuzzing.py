@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
-from reliability.conftest import FULL, Lab
+from reliability.conftest import LONG, Lab, repeated
 
 SEED_VARIABLE = "INTENTLOG_FUZZ_SEED"
 
@@ -24,7 +24,7 @@ class Found(AssertionError):
 
 def examples(quick: int, long: int) -> int:
     """How many examples this form makes."""
-    return long if FULL else quick
+    return long if LONG else quick
 
 
 def search(
@@ -41,7 +41,7 @@ def search(
     Returns:
         How many were made, what the smallest one broke, and the seed.
     """
-    number_seed = int(os.environ.get(SEED_VARIABLE) or (secrets.randbelow(1 << 32) if FULL else 0))
+    number_seed = int(os.environ.get(SEED_VARIABLE) or (secrets.randbelow(1 << 32) if LONG else 0))
     made = 0
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
 
@@ -81,9 +81,7 @@ def hold(
         selects: the `-k` that selects this test.
     """
     made, violations, number_seed = search(strategy, broken, number)
-    form = "INTENTLOG_LAB=full " if FULL else ""
-    command = f"{form}{SEED_VARIABLE}={number_seed} .venv/bin/python -m pytest tests/reliability -k '{selects}'"
-    lab.seen(made, violations, repeat=command)
+    lab.seen(made, violations, repeat=repeated(SEED_VARIABLE, number_seed, selects))
 
 
 def caught(

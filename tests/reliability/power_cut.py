@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from reliability import oracle
-from reliability.conftest import FULL
+from reliability.conftest import repeated
 from reliability.cuts import cuts
 from reliability.disk import ROOT, Disk, File, Note, Operation, Sync
 from reliability.marks import Mark, parsed
@@ -27,9 +27,8 @@ def seed() -> int:
 
 def repeat(number: int, node: str) -> str:
     """The command that makes the same choices again, in the test of this node id."""
-    form = "INTENTLOG_LAB=full " if FULL else ""
     module, _, test = node.rpartition("/")[2].partition(".py::")
-    return f"{form}INTENTLOG_LAB_SEED={number} make test-reliability PYTEST_ARGS='-k \"{module}.py and {test}\"'"
+    return repeated("INTENTLOG_LAB_SEED", number, f"{module}.py and {test}")
 
 
 class State(NamedTuple):

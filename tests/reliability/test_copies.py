@@ -95,19 +95,19 @@ def rounds_of(folder: Path, number: int, copy_with: object) -> list[tuple[Path, 
     return made
 
 
-def test_a_backup_is_whole(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_a_backup_is_whole(lab: Lab, long: bool, quick_folder: Path) -> None:
     """I5: what was acknowledged before it began is in it, nothing is invented, `verify` is clean; so is the log."""
     folder = quick_folder / "backups"
-    made = rounds_of(folder, 60 if full else 8, back_up)
+    made = rounds_of(folder, 25 if long else 8, back_up)
     marks = Marks(folder / "marks").read()
     wrong = [f"{copy.parent.name}: {one}" for copy, before in made for one in missing(copy, marks, before)]
     lab.seen(len(made), wrong)
 
 
-def test_control_a_copy_by_hand(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_control_a_copy_by_hand(lab: Lab, long: bool, quick_folder: Path) -> None:
     """The files one after the other: damaged, refused, or without what was acknowledged before it began."""
     folder = quick_folder / "by-hand"
-    made = rounds_of(folder, 60 if full else 12, copy_by_hand)
+    made = rounds_of(folder, 25 if long else 12, copy_by_hand)
     marks = Marks(folder / "marks").read()
     caught = 0
     silent = 0

@@ -52,12 +52,12 @@ def cleared(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_opening_a_log_on_a_full_disk(lab: Lab, full: bool, quick_folder: Path, kind: str) -> None:
+def test_opening_a_log_on_a_full_disk(lab: Lab, long: bool, quick_folder: Path, kind: str) -> None:
     """At every fullness, by writers and readers, of logs that were closed, left by a death, or not there yet, with and
     without the -shm file: it opens, or is refused by LogUnavailable; never SIGBUS (DESIGN 9)."""
     found, states = [], 0
     with Disk(kind, quick_folder) as disk:
-        for level in range(0, 640, 8) if full else (0, 16, 72):
+        for level in range(0, 640, 16) if long else (0, 16, 72):
             for made in ("closed", "dead", "dead, no shm", "none"):
                 about = f"{level} KiB free, {made}"
                 folder = made_on(disk, quick_folder / f"{level}-{made}", made)
@@ -117,12 +117,12 @@ def test_the_disk_is_full_at(lab: Lab, quick_folder: Path, kind: str, program: C
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_the_disk_is_full_from_any_moment_on(lab: Lab, full: bool, quick_folder: Path, kind: str) -> None:
+def test_the_disk_is_full_from_any_moment_on(lab: Lab, long: bool, quick_folder: Path, kind: str) -> None:
     """I1, I5, I8: full before the nth append or checkpoint, Pending, Dispatched and Committed among them, until room is
     made after some errors; then everything goes on."""
     found, states = [], 0
     chance = random.Random(SEED)
-    moments = range(1, MOMENTS, 2) if full else sorted(chance.sample(range(1, MOMENTS), 6))
+    moments = range(1, MOMENTS, 2) if long else sorted(chance.sample(range(1, MOMENTS), 6))
     with Disk(kind, quick_folder) as disk:
         for moment in moments:
             folder = place(disk, quick_folder / str(moment))
@@ -137,7 +137,7 @@ def test_the_disk_is_full_from_any_moment_on(lab: Lab, full: bool, quick_folder:
 @pytest.mark.parametrize(("kind", "block_bytes"), [("ext4", 1024), ("ext4", 4096), ("tmpfs", 0)])
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_the_disk_fills_at_random(
-    lab: Lab, full: bool, quick_folder: Path, kind: str, block_bytes: int, snapshot: bool
+    lab: Lab, long: bool, quick_folder: Path, kind: str, block_bytes: int, snapshot: bool
 ) -> None:
     """I1 to I5: room is taken and given back at random moments under a running worker; with a reader whose snapshot
     keeps the WAL growing, past what one page of the -shm file covers, too.
@@ -146,10 +146,10 @@ def test_the_disk_fills_at_random(
     file can end a process by SIGBUS: there it is a crash like another. Nowhere else may it happen."""
     found, states, died = [], 0, 0
     with Disk(kind, quick_folder, 40 << 20, block_bytes=block_bytes) as disk:
-        for seed in range(4 if full else 1):
+        for seed in range(4 if long else 1):
             chance = random.Random(seed)
             folder = place(disk, quick_folder / str(seed))
-            child = Child(trouble.run, full_disks.works, str(folder), 200 if full else 40, snapshot)
+            child = Child(trouble.run, full_disks.works, str(folder), 200 if long else 40, snapshot)
             filler = Filler(disk.folder)
             while child.lives:
                 for _ in range(chance.randrange(200_000)):
@@ -168,11 +168,11 @@ def test_the_disk_fills_at_random(
     lab.seen(states, found)
 
 
-def test_a_wal_outgrows_its_index(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_a_wal_outgrows_its_index(lab: Lab, long: bool, quick_folder: Path) -> None:
     """A snapshot keeps the WAL from being restarted until its index needs another page of the mapped -shm file, which a
     nearly full disk cannot give: refused in words, never SIGBUS."""
     found, states = [], 0
-    for level in range(60, 200, 4) if full else (84, 100):
+    for level in range(60, 200, 4) if long else (84, 100):
         with Disk("ext4", quick_folder, 40 << 20) as disk:
             folder = place(disk, quick_folder / str(level))
             end = told(ended(trouble.run, full_disks.outgrows_the_index, str(folder), str(disk.folder), level * KIB))
@@ -182,10 +182,10 @@ def test_a_wal_outgrows_its_index(lab: Lab, full: bool, quick_folder: Path) -> N
 
 
 @pytest.mark.parametrize("from_the_start", [True, False])
-def test_files_may_not_grow(lab: Lab, full: bool, quick_folder: Path, from_the_start: bool) -> None:
+def test_files_may_not_grow(lab: Lab, long: bool, quick_folder: Path, from_the_start: bool) -> None:
     """I1, I5, I8: RLIMIT_FSIZE at many limits, from before the log is opened or while it is in use."""
     found, states = [], 0
-    limits = range(4, 640, 8) if full else (20, 60, 100, 140)
+    limits = range(4, 640, 8) if long else (20, 60, 100, 140)
     for limit in limits:
         folder = quick_folder / str(limit)
         folder.mkdir()

@@ -1,8 +1,8 @@
 """EIO, ENOSPC, EINTR and short writes at every system call that a log makes: opening, appending, upkeep, recovery,
 closing; once, and from there on. Then the log is reopened without faults.
 
-The quick form is a sample, by a seed; the long form is every fault. EINTR for ever is no fault of a system, and both
-Python and SQLite make such a call again: there every second call is interrupted.
+The quick form and the nightly one are samples, by a seed; the full one is every fault. EINTR for ever is no fault of a
+system, and both Python and SQLite make such a call again: there every second call is interrupted.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 from reliability.attached import why_not
+from reliability.conftest import at_most, repeated
 from reliability.error_programs import CONTROLS, limited, shortened
 from reliability.error_sweep import CALLS, ERRORS, ErrorSweep, Fault
 from reliability.kill_programs import left, nothing
 from reliability.kill_sweep import spread
 
 HARNESS = "error at every system call"
-QUICK = 8
+QUICK, NIGHTLY = 8, 48  # faults of a call in a folder
 SEED = int(os.environ.get("INTENTLOG_LAB_SEED") or random.SystemRandom().randrange(1_000_000))
 PWRITE = [f"pwrite64-{error}" for error in ERRORS]  # by far the most: an item each
 FOLDERS = {"new": nothing, "left": left}
@@ -28,15 +29,10 @@ FOLDERS = {"new": nothing, "left": left}
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "strace is here")
 
 
-def command(request: pytest.FixtureRequest, full: bool) -> str:
-    form = "INTENTLOG_LAB=full " if full else ""
-    return f"INTENTLOG_LAB_SEED={SEED} {form}make test-reliability PYTEST_ARGS='-k \"{request.node.name}\"'"
-
-
 @pytest.mark.parametrize("call", [*(call for call in CALLS if call != "pwrite64"), *PWRITE])
 @pytest.mark.parametrize("name", FOLDERS)
 def test_an_error_of_any_call_is_told_and_nothing_is_lost(
-    name: str, call: str, quick_folder: Path, lab: Any, full: bool, request: pytest.FixtureRequest
+    name: str, call: str, quick_folder: Path, lab: Any, request: pytest.FixtureRequest
 ) -> None:
     """I1, I8: no call after a failed Dispatched, no outcome lost silently, what is told is true; reopened, right."""
     sweep = ErrorSweep(quick_folder, FOLDERS[name])
@@ -47,42 +43,42 @@ def test_an_error_of_any_call_is_told_and_nothing_is_lost(
         lab.seen(sweep.runs, [])
         return
     chance = random.Random(f"{SEED} {name} {call}").random
-    wanted = faults if full else spread(faults, QUICK, chance)
+    wanted = spread(faults, at_most(QUICK, NIGHTLY), chance)
     undisturbed = sweep.runs
     for fault in wanted:
         sweep.fail(fault)
     assert sweep.runs - undisturbed == len(wanted)
     print(f"{name} {call}: {len(wanted)} of {len(faults)} faults, {sweep.checks} states reopened, {dict(sweep.told)}")
-    lab.seen(sweep.runs, sweep.violations, repeat=command(request, full))
+    lab.seen(sweep.runs, sweep.violations, repeat=repeated("INTENTLOG_LAB_SEED", SEED, request.node.name))
 
 
 @pytest.mark.parametrize("call", ["pwrite", "os.pwrite"])
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_write_that_is_done_in_part_is_finished(
-    name: str, call: str, quick_folder: Path, lab: Any, full: bool, request: pytest.FixtureRequest
+    name: str, call: str, quick_folder: Path, lab: Any, request: pytest.FixtureRequest
 ) -> None:
     """The kernel really writes half of it and says so: it is written on, or told. SQLite's writes and the library's."""
     sweep = ErrorSweep(quick_folder, FOLDERS[name])
     chance = random.Random(f"{SEED} {name} {call}").random
     numbers = range(1, len(sweep.places["pwrite64"]) + 1)
-    wanted = [(number, on) for number in numbers for on in (False, True)]
-    struck = sum(sweep.shorten(shortened, call, *one) for one in (wanted if full else spread(wanted, QUICK, chance)))
+    wanted = spread([(number, on) for number in numbers for on in (False, True)], at_most(QUICK, NIGHTLY), chance)
+    struck = sum(sweep.shorten(shortened, call, *one) for one in wanted)
     assert struck or call.startswith("os."), "no write was shortened"
-    lab.seen(sweep.runs, sweep.violations, repeat=command(request, full))
+    lab.seen(sweep.runs, sweep.violations, repeat=repeated("INTENTLOG_LAB_SEED", SEED, request.node.name))
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_files_that_may_not_grow_lose_nothing(
-    name: str, quick_folder: Path, lab: Any, full: bool, request: pytest.FixtureRequest
+    name: str, quick_folder: Path, lab: Any, request: pytest.FixtureRequest
 ) -> None:
     """RLIMIT_FSIZE: the kernel writes up to the limit, then refuses with EFBIG: told, and nothing lost."""
     sweep = ErrorSweep(quick_folder, FOLDERS[name])
     chance = random.Random(f"{SEED} {name}").random
     limits = [*range(24_000, 300_000, 4_096)]
-    for limit in limits if full else spread(limits, QUICK, chance):
+    for limit in spread(limits, at_most(QUICK, NIGHTLY), chance):
         sweep.shorten(limited, limit + int(chance() * 4_096))
     assert sweep.told, "no limit was met"
-    lab.seen(sweep.runs, sweep.violations, repeat=command(request, full))
+    lab.seen(sweep.runs, sweep.violations, repeat=repeated("INTENTLOG_LAB_SEED", SEED, request.node.name))
 
 
 @pytest.mark.parametrize("name", CONTROLS)

@@ -104,10 +104,10 @@ def test_a_child_that_ends_as_python_does_leaves_the_log_alone(lab: Lab, quick_f
     lab.seen(4, violations(world.path, world.marks.read()))
 
 
-def test_forks_in_a_thread_during_commits(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_forks_in_a_thread_during_commits(lab: Lab, long: bool, quick_folder: Path) -> None:
     """One thread commits all the time, and another forks: each child is refused at once, and none hangs or harms."""
     world = World(quick_folder)
-    forks = 200 if full else 25
+    forks = 200 if long else 25
 
     def parent() -> None:
         mark_appends(world.marks)

@@ -4,8 +4,8 @@ strace kills at the call's entry, so that "after it" is the next place. What a k
 distinct state: with the library, and carried to its end. A second kill falls into the reopening and recovery from a
 first one: one first kill for each state of commits, at the places before which a file may have changed.
 
-In the quick form a sample of each; in the long form every first kill, and so many second ones of each scene as
-`INTENTLOG_SECOND_KILLS` says ("all" takes hours).
+The quick form and the nightly one are samples, by a seed; the nightly one kills at each call's name at least once. The
+full one is every first kill, and second ones that are spread over all that a first one left.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from reliability.attached import why_not
+from reliability.conftest import LONG, at_most, repeated
 from reliability.kill_programs import CONTROLS, SCENES
 from reliability.kill_sweep import UNSTEADY, Sweep, after_changes, changed_between, spread
 from reliability.oracle import quick_open
@@ -25,7 +26,8 @@ from reliability.repeatable import committed_in
 from intentlog import IntentLogError
 
 HARNESS = "kill -9 at every system call"
-FIRST_QUICK, SECOND_QUICK, SECOND_FULL = 20, 8, "150"
+FIRST_QUICK, FIRST_NIGHTLY = 20, 32
+SECOND_QUICK, SECOND_NIGHTLY, SECOND_FULL = 8, 32, 150
 SEED = int(os.environ.get("INTENTLOG_LAB_SEED") or random.SystemRandom().randrange(1_000_000))
 # What a scene must have been killed at, or it does not do what it is there for.
 OF_A_COMMIT = {"pwrite64", "fdatasync", "fcntl", "write"}
@@ -42,43 +44,40 @@ KILLED_AT = {
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "strace is here")
 
 
-def command(request: pytest.FixtureRequest, full: bool) -> str:
-    form = "INTENTLOG_LAB=full " if full else ""
-    return f"INTENTLOG_LAB_SEED={SEED} {form}make test-reliability PYTEST_ARGS='-k \"{request.node.name}\"'"
-
-
 @pytest.mark.parametrize("name", SCENES)
 def test_a_kill_at_any_call_loses_nothing_and_tells_no_lie(
-    name: str, quick_folder: Path, lab: Any, full: bool, request: pytest.FixtureRequest
+    name: str, quick_folder: Path, lab: Any, request: pytest.FixtureRequest
 ) -> None:
     """I1 to I5: what was acknowledged is there, "never sent" is true, nothing is repeated that may not be; twice."""
     chance = random.Random(f"{SEED} {name}").random
     sweep = Sweep(quick_folder, SCENES[name])
     places = sweep.places()
-    wanted = places if full else spread(places, FIRST_QUICK, chance)
+    calls = {place.call for place in places}
+    wanted = spread(places, at_most(FIRST_QUICK, FIRST_NIGHTLY), chance)
+    if LONG:
+        missed = calls - {place.call for place in wanted}
+        wanted += [next(place for place in places if place.call == call) for call in sorted(missed)]
     left = sweep.kill_first(wanted)
     assert sweep.kills + sweep.not_reached == len(wanted)
     assert sweep.not_reached <= sum(place.call in UNSTEADY for place in wanted)
-    calls = {place.call for place in places}
     assert calls >= KILLED_AT.get(name, OF_A_COMMIT), f"it never came to {KILLED_AT.get(name, OF_A_COMMIT) - calls}"
-    assert set(sweep.calls) >= calls - UNSTEADY or not full, f"never killed at {calls - UNSTEADY - set(sweep.calls)}"
+    assert set(sweep.calls) >= calls - UNSTEADY or not LONG, f"never killed at {calls - UNSTEADY - set(sweep.calls)}"
 
     if not (SCENES[name].has_keeper or SCENES[name].thread):  # where others change the files too
         drifted = changed_between(places, sweep.states)  # a run in fifty may not be the same on a busy machine
         assert len(drifted) * 50 <= max(50, len(places)), drifted
 
     distinct = [*{committed_in(one.folder): one for one in left}.values()]
-    at_most = os.environ.get("INTENTLOG_SECOND_KILLS", SECOND_FULL) if full else str(SECOND_QUICK)
-    origins = distinct if full else spread(distinct, SECOND_QUICK // 4, chance)
+    second = min(at_most(SECOND_QUICK, SECOND_NIGHTLY), SECOND_FULL)
+    origins = spread(distinct, at_most(SECOND_QUICK // 4, SECOND_NIGHTLY // 2), chance)
     first_kills = sweep.kills
     for one in origins:
         again = after_changes(sweep.second_places(one))
-        share = len(again) if at_most == "all" else max(1, int(at_most) // len(origins))
-        sweep.kill_again(one, spread(again, share, chance))
+        sweep.kill_again(one, spread(again, max(1, second // len(origins)), chance))
     assert sweep.kills > first_kills
     print(f"{name}: {len(places)} places, {first_kills} first kills, {len(distinct)} states of commits,")
     print(f"  {sweep.kills - first_kills} second kills, {sweep.checks} states looked at; calls {dict(sweep.calls)}")
-    lab.seen(sweep.kills, sweep.violations, repeat=command(request, full))
+    lab.seen(sweep.kills, sweep.violations, repeat=repeated("INTENTLOG_LAB_SEED", SEED, request.node.name))
 
 
 @pytest.mark.parametrize("name", ["open-new", "WAL mode after the name"])

@@ -69,7 +69,7 @@ def raised_wrongly(ended: forked.Ended) -> list[str]:
     return [ended.raised] if last and not last.startswith(WANT) else []
 
 
-def test_the_nth_allocation_fails(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_the_nth_allocation_fails(lab: Lab, long: bool, quick_folder: Path) -> None:
     """Every nth allocation of an effect in turn, of each class; then the same process goes on, and the log is sound."""
     testcapi = pytest.importorskip("_testcapi", reason="this Python has no _testcapi, which lets an allocation fail")
     wrong: list[str] = []
@@ -77,7 +77,7 @@ def test_the_nth_allocation_fails(lab: Lab, full: bool, quick_folder: Path) -> N
     for kind in KINDS:
         (folder := quick_folder / kind).mkdir()
         world = World(folder)
-        for number in range(0, ALLOCATIONS, 3 if full else 61):
+        for number in range(0, ALLOCATIONS, 3 if long else 61):
             with forked.running(fail_one, world, kind, testcapi, number) as child:
                 ended = child.ends(HANGS_S)
             assert ended.code in (0, 1, -signal.SIGSEGV), (kind, number, ended)
@@ -113,10 +113,10 @@ def goes_on(world: World, log: Log, branch: str) -> Log:
     raise AssertionError(msg)
 
 
-def test_a_limit_of_address_space(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_a_limit_of_address_space(lab: Lab, long: bool, quick_folder: Path) -> None:
     """RLIMIT_AS just above what is in use, at random points, for Python and SQLite alike."""
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
-    rounds = 200 if full else 10
+    rounds = 200 if long else 10
     wrong: list[str] = []
     struck = 0
     chance = random.Random(seed)
@@ -185,9 +185,9 @@ def small_group() -> Iterator[Callable[[], None]]:
         group.rmdir()
 
 
-def test_killed_by_the_kernel(lab: Lab, full: bool, tmp_path: Path) -> None:
+def test_killed_by_the_kernel(lab: Lab, long: bool, tmp_path: Path) -> None:
     """The OOM killer in the middle of work: as any kill."""
-    rounds = 60 if full else 3
+    rounds = 60 if long else 3
     wrong: list[str] = []
     with small_group() as enter:
         for number in range(rounds):

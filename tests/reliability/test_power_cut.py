@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 from reliability import attached, life
-from reliability.conftest import FULL, Lab
+from reliability.conftest import LONG, Lab
 from reliability.power_cut import judge, repeat, seed
 from reliability.power_cut_scenarios import BROKEN, EFFORT, GROWN, is_caught, lived
 from reliability.recording_strace import record
 
 HARNESS = "power cut, by strace"
-OPENED_MAX, OPENED_MIN = (6_000, 5_000) if FULL else (440, 420)  # of each of ten traces
+OPENED_MAX, OPENED_MIN = (5_200, 5_000) if LONG else (440, 420)  # of each of ten traces
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 from reliability import attached, recording_strace, recording_vfs
-from reliability.conftest import FULL, Lab
+from reliability.conftest import LONG, Lab
 from reliability.power_cut import repeat, seed
 from reliability.power_cut_scenarios import Recorder, judged_after_failed_sync, syncs
 
@@ -38,7 +38,7 @@ def test_a_power_cut_after_a_failed_sync_loses_nothing(
     """I5, I8: what a process found in the page cache alone is made durable before anything relies on it."""
     number = seed()
     failable = syncs(record, quick_folder, branches)
-    chosen = Random(number).sample(failable, 5 if FULL else 1)
+    chosen = Random(number).sample(failable, 5 if LONG else 1)
     found = [
         judged_after_failed_sync(record, quick_folder, branches, number, fail_at=fail_at, opened_max=120)
         for fail_at in chosen

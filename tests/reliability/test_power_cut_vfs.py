@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reliability.conftest import FULL, Lab
+from reliability.conftest import LONG, Lab
 from reliability.power_cut import judge, repeat, seed
 from reliability.power_cut_scenarios import BROKEN, EFFORT, GROWN, is_caught, lived
 from reliability.recording_vfs import record
 
 HARNESS = "power cut, by a VFS"
-OPENED_MAX, OPENED_MIN = (2_000, 2_000) if FULL else (200, 200)
+OPENED_MAX, OPENED_MIN = (2_000, 2_000) if LONG else (200, 200)
 
 
 @pytest.mark.parametrize(("kind", "wal_bytes"), [("KEYED", GROWN), ("UNSAFE", 0), ("QUERYABLE", 0)])

@@ -129,10 +129,10 @@ def one_round(folder: Path, beside: Callable[[Path], None], *, guarded: bool) ->
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_nothing_is_lost_beside_what_opens_its_files(
-    lab: Lab, full: bool, quick_folder: Path, way: Callable[[Path], None]
+    lab: Lab, long: bool, quick_folder: Path, way: Callable[[Path], None]
 ) -> None:
     """I5: two writers, one disturbed: each acknowledged record is there, `verify` is clean, and no process died."""
-    rounds = 20 if full else 2
+    rounds = 20 if long else 2
     lab.seen(rounds, [one for n in range(rounds) for one in one_round(quick_folder / str(n), way, guarded=True)])
 
 

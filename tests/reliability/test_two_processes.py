@@ -73,10 +73,10 @@ def storm(folder: Path, seed: int, *, same: bool, control: bool = False) -> list
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["same branches", "different branches"])
-def test_two_processes_that_are_killed(lab: Lab, full: bool, quick_folder: Path, same: bool) -> None:
+def test_two_processes_that_are_killed(lab: Lab, long: bool, quick_folder: Path, same: bool) -> None:
     """No acknowledged record is lost, no call follows "never sent", nothing that may not be is called again."""
     first = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
-    rounds = 40 if full else 3
+    rounds = 40 if long else 3
     wrong = [
         f"seed {seed}: {one}"
         for seed in range(first, first + rounds)

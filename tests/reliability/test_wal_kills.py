@@ -35,10 +35,10 @@ def round_of(folder: Path, seed: int) -> list[str]:
     return found + oracle.violations(folder / "log" / "log.db", Marks(folder / "marks").read())
 
 
-def test_random_kills(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_random_kills(lab: Lab, long: bool, quick_folder: Path) -> None:
     """I1 to I5: SIGKILL at random moments of three processes that open, write, checkpoint, pre-grow, read and close."""
     found, kills = [], 0
-    for seed in range(60 if full else 3):
+    for seed in range(60 if long else 3):
         folder = quick_folder / str(seed)
         folder.mkdir()
         found += [f"seed {seed}: {one}" for one in round_of(folder, seed)]

@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from reliability.conftest import Lab
+from reliability.conftest import LONG, Lab, at_most
+from reliability.kill_sweep import spread
 from reliability.wal_schedules import Cast, Play, Schedule, all_of, parsed, random_one, text_of
 
 HARNESS = "processes and the WAL, in every order"
-SEED = int(os.environ.get("INTENTLOG_LAB_SEED", "8"))
+SEED = int(os.environ.get("INTENTLOG_LAB_SEED") or (random.SystemRandom().randrange(1_000_000) if LONG else 8))
 SCHEDULE = os.environ.get("INTENTLOG_LAB_SCHEDULE", "")
 
 
@@ -53,20 +54,18 @@ def test_one_schedule(lab: Lab, quick_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_every_short_schedule(lab: Lab, full: bool, quick_folder: Path, half: int) -> None:
+def test_every_short_schedule(lab: Lab, quick_folder: Path, half: int) -> None:
     """I5: no acknowledged record is lost and none invented, at each step by a reader and at the end; every process goes
     on or is refused in words and for a reason; `verify` is clean. In full, all schedules of four steps."""
-    schedules = list(all_of(4))[half::2]
-    if not full:
-        schedules = random.Random(SEED + half).sample(schedules, 50)
+    schedules = spread(list(all_of(4))[half::2], at_most(50, 400), random.Random(SEED + half).random)
     lab.seen(*played(schedules, quick_folder), repeat=repeat("test_one_schedule"))
 
 
 @pytest.mark.parametrize("names", ["AB", "ABC"])
-def test_long_schedules(lab: Lab, full: bool, quick_folder: Path, names: str) -> None:
+def test_long_schedules(lab: Lab, long: bool, quick_folder: Path, names: str) -> None:
     """The same over twelve steps by chance, with two writers and with three."""
     chance = random.Random(SEED)
-    schedules = [random_one(chance, 12, names) for _ in range(400 if full else 24)]
+    schedules = [random_one(chance, 12, names) for _ in range(120 if long else 24)]
     lab.seen(*played(schedules, quick_folder, names), repeat=repeat("test_one_schedule"))
 
 
@@ -79,13 +78,13 @@ CONTROLS = {
 
 
 @pytest.mark.parametrize("broken", CONTROLS)
-def test_control(lab: Lab, full: bool, quick_folder: Path, broken: str) -> None:
+def test_control(lab: Lab, long: bool, quick_folder: Path, broken: str) -> None:
     """Controls, must fail, each in a schedule of four steps: the WAL is grown from a stale size, which destroys what
     others appended meanwhile; the last one to close deletes the WAL, or a checkpoint cuts it short; there are two
     keepers (which destroys nothing here: SQLite's own locks hold; it is caught by asking who is the keeper)."""
     schedules = [parsed(CONTROLS[broken])]
     assert schedules[0] in set(all_of(4))
-    schedules += random.Random(SEED).sample(list(all_of(4)), 60 if full else 4)
+    schedules += random.Random(SEED).sample(list(all_of(4)), 60 if long else 4)
     states, found = played(schedules, quick_folder, broken=broken)
     print(*found, sep="\n")
     lab.control(broken, states, len(found))

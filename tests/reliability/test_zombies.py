@@ -48,12 +48,12 @@ def stage_at(folder: Path) -> Stage:
     return Stage(folder)
 
 
-def states(kind: str, folder: Path, *, full: bool) -> list[tuple[Scene, str, Taker]]:
+def states(kind: str, folder: Path, *, long: bool) -> list[tuple[Scene, str, Taker]]:
     """Each scene at each point, with one of the takers in turn; in the long form with two of them, and more scenes."""
     found = []
     takers = itertools.cycle(TAKERS)
     for number, scene in enumerate(scenes(kind)):
-        if not (full or is_telling(scene)):
+        if not (long or is_telling(scene)):
             continue
         points = zombies.points_of(stage_at(folder / f"trace-{number}"), scene)
         found += [(scene, point, next(takers)) for point in points]
@@ -69,10 +69,10 @@ def is_telling(scene: Scene) -> bool:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_stopped_at_every_point_while_another_takes_over(lab: Lab, full: bool, quick_folder: Path, kind: str) -> None:
+def test_stopped_at_every_point_while_another_takes_over(lab: Lab, long: bool, quick_folder: Path, kind: str) -> None:
     """I2, I3, I5: no call and no record behind the fence, none that was acknowledged is lost, witness and log agree."""
     wrong: list[str] = []
-    found = states(kind, quick_folder, full=full)
+    found = states(kind, quick_folder, long=long)
     for number, (scene, point, taker) in enumerate(found):
         folder = quick_folder / str(number)
         wrong += [f"{scene} {point} {taker}: {one}" for one in surely(folder, scene, point, taker)]
@@ -168,12 +168,12 @@ def stops_in_its_commit() -> None:
     SqliteRows.write = write
 
 
-def test_stopped_and_woken_over_and_over(lab: Lab, full: bool, quick_folder: Path) -> None:
+def test_stopped_and_woken_over_and_over(lab: Lab, long: bool, quick_folder: Path) -> None:
     """Two owners that overtake each other at random points: each is fenced in turn, and no effect happens twice."""
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
     chance = random.Random(seed)
     points = [f"{one}:1" for one in ("before_pending", "before_dispatched", "before_call", "before_committed")]
-    rounds = 100 if full else 5
+    rounds = 100 if long else 5
     wrong = []
     for number in range(rounds):
         stage = stage_at(quick_folder / str(number))

@@ -89,12 +89,12 @@ def is_telling(scene: Scene) -> bool:
     return first and scene.branch in ("UNSAFE-returned", "KEYED-ambiguous")
 
 
-def states(folder: Path, server: Server, *, full: bool) -> Iterator[State]:
+def states(folder: Path, server: Server, *, long: bool) -> Iterator[State]:
     """Each scene at each point, with one of the takers in turn; in the long form of all scenes of two classes."""
     takers = itertools.cycle(TAKERS)
-    kinds = ("UNSAFE", "QUERYABLE") if full else CLASSES
+    kinds = ("UNSAFE", "QUERYABLE") if long else CLASSES
     for number, scene in enumerate(one for kind in kinds for one in scenes(kind)):
-        if full or is_telling(scene):
+        if long or is_telling(scene):
             for point in points_of(scene, folder / f"trace-{number}", server):
                 taker = next(takers)
                 if ONLY in ("", f"{scene} {point} {taker}"):
@@ -147,9 +147,9 @@ def at_once(
     return wrong, missed
 
 
-def test_stopped_at_every_point_through_a_lease(lab: Lab, full: bool, quick_folder: Path, postgres: Server) -> None:
+def test_stopped_at_every_point_through_a_lease(lab: Lab, long: bool, quick_folder: Path, postgres: Server) -> None:
     """I2, I3, I5: no record and no call behind the fence, none that was acknowledged is lost, witness and log agree."""
-    found = list(states(quick_folder, postgres, full=full))
+    found = list(states(quick_folder, postgres, long=long))
     wrong = together(found, quick_folder, postgres)
     command = "make test-reliability PYTEST_ARGS='-k through_a_lease'"
     lab.seen(len(found), wrong, repeat=f"INTENTLOG_STATE='SCENE POINT TAKER' {command}")

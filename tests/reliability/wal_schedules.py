@@ -224,14 +224,15 @@ class Play:
             self._open.add(who)
 
     def _refused(self, who: str, word: str, answer: Answer) -> None:
-        """LogUnavailable, and only for a reason."""
+        """LogUnavailable, and only for a reason; of a call that has ended, that its outcome could not be recorded."""
         _, name, text = answer if isinstance(answer, tuple) else ("", answer, "")
         reasons = {
             "the writer's lock is held": "growing" in self._held.values(),
             "a snapshot keeps the WAL": self._looks and word in ("open", "go"),
             "there is no log yet": who == READER and not self._path.exists(),
         }
-        if name != "LogUnavailable" or not any(reasons.values()) or text.endswith("remedy: "):
+        wanted = ("LogUnavailable", "OutcomeNotRecorded") if word == "go" else ("LogUnavailable",)
+        if name not in wanted or not any(reasons.values()) or text.endswith("remedy: "):
             self.found.append(f"{who}.{word}: {name}: {text}")
 
     def _seen_by_a_reader(self) -> list[str]:
