@@ -6,7 +6,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 LAB_JOBS ?= 3
-STORM_S ?= 30
+STORM_S ?= 20
 MINUTES ?= 1
 SEED ?= 0
 CONTROL ?=
@@ -37,7 +37,7 @@ help:
 	@echo 'make test-servers  the tests in which PostgreSQL servers and workers are killed, cut off and replaced (some minutes)'
 	@echo 'make test-reliability  power cuts, kills and errors at each system call, dying disks, zombies: the quick form (some minutes)'
 	@echo 'make soak    workers over the payment sandbox, killed, stopped, short of room (MINUTES=1, SEED=n for the chances of an earlier run)'
-	@echo 'make nightly  the same for longer, with the storms on PostgreSQL (STORM_S=30 seconds for each test); half an hour'
+	@echo 'make nightly  the same for longer, with the storms on PostgreSQL (STORM_S=20 seconds for each test); half an hour'
 	@echo 'make lab-full  the lab without leaving any place of a sweep out; hours'
 	@echo 'make model   search the protocol further than the tests do: more actors, more time (some minutes)'
 	@echo 'make coverage  hold each core module to 100 % of its branches, by its own tests alone (a minute)'

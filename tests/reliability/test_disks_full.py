@@ -57,7 +57,7 @@ def test_opening_a_log_on_a_full_disk(lab: Lab, long: bool, quick_folder: Path, 
     without the -shm file: it opens, or is refused by LogUnavailable; never SIGBUS (DESIGN 9)."""
     found, states = [], 0
     with Disk(kind, quick_folder) as disk:
-        for level in range(0, 640, 16) if long else (0, 16, 72):
+        for level in range(0, 640, 24) if long else (0, 16, 72):
             for made in ("closed", "dead", "dead, no shm", "none"):
                 about = f"{level} KiB free, {made}"
                 folder = made_on(disk, quick_folder / f"{level}-{made}", made)

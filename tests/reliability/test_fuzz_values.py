@@ -122,7 +122,7 @@ def test_fuzz_outcome_json(lab: Lab, made: dict[str, bytes], quick_folder: Path)
     with Watched(commanding.bounded) as watched:
         judge = Judge(quick_folder, watched, made)
         cases = st.tuples(json_texts, st.booleans())
-        fuzzing.hold(lab, cases, broken, fuzzing.examples(30, 600), selects="test_fuzz_outcome_json")
+        fuzzing.hold(lab, cases, broken, fuzzing.examples(30, 300), selects="test_fuzz_outcome_json")
 
 
 @tool(name="fuzz-lost")
@@ -163,7 +163,7 @@ def test_fuzz_values_in_the_library(lab: Lab, quick_folder: Path) -> None:
         return wrong
 
     with quick_open(quick_folder / LOG) as log:
-        fuzzing.hold(lab, jsonable, broken, fuzzing.examples(60, 1_500), selects="test_fuzz_values_in_the_library")
+        fuzzing.hold(lab, jsonable, broken, fuzzing.examples(60, 800), selects="test_fuzz_values_in_the_library")
         assert log.verify().ok
 
 
@@ -200,7 +200,7 @@ def test_fuzz_branch_and_step_names(lab: Lab, quick_folder: Path) -> None:
 
     with quick_open(quick_folder / LOG) as log:
         cases = st.tuples(odd_names, odd_names)
-        fuzzing.hold(lab, cases, broken, fuzzing.examples(60, 1_500), selects="test_fuzz_branch_and_step_names")
+        fuzzing.hold(lab, cases, broken, fuzzing.examples(60, 800), selects="test_fuzz_branch_and_step_names")
         assert log.verify().ok
 
 
@@ -227,7 +227,7 @@ def test_fuzz_intent_ids(lab: Lab) -> None:
 
     attempts = st.one_of(st.integers(-3, 12), st.integers(0, 10**99))
     cases = st.tuples(odd_names, attempts, odd_names)
-    fuzzing.hold(lab, cases, broken, fuzzing.examples(300, 20_000), selects="test_fuzz_intent_ids")
+    fuzzing.hold(lab, cases, broken, fuzzing.examples(300, 10_000), selects="test_fuzz_intent_ids")
 
 
 def test_control_fuzz_values(lab: Lab, quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ KINDS = ("UNSAFE", "KEYED", "QUERYABLE", "IDEMPOTENT", "READ")
 CGROUPS = Path("/sys/fs/cgroup/memory")
 GROUP_BYTES = 24 << 20
 HANGS_S = 20.0
-WANT = ("MemoryError", "SystemError")  # the second is CPython's word for C code that failed without one
+# The second is CPython's word for C code that failed without one, the third what it says where it makes a lock.
+WANT = ("MemoryError", "SystemError", "RuntimeError: can't allocate lock")
 HOARD_MAX = 200_000
 ALLOCATIONS = 2_500  # an effect makes fewer
 
@@ -46,6 +47,10 @@ def one_effect(world: World, log: Log, branch: str, starve_it: Callable[[], None
         with log.attempt(branch) as attempt:
             attempt.call(handle, branch, amount=1999)
     except (MemoryError, SystemError, IntentLogError) as error:
+        raised = error
+    except RuntimeError as error:
+        if str(error) != "can't allocate lock":
+            raise
         raised = error
     finally:
         feed()
@@ -77,7 +82,7 @@ def test_the_nth_allocation_fails(lab: Lab, long: bool, quick_folder: Path) -> N
     for kind in KINDS:
         (folder := quick_folder / kind).mkdir()
         world = World(folder)
-        for number in range(0, ALLOCATIONS, 3 if long else 61):
+        for number in range(random.randrange(7) if long else 0, ALLOCATIONS, 7 if long else 61):
             with forked.running(fail_one, world, kind, testcapi, number) as child:
                 ended = child.ends(HANGS_S)
             assert ended.code in (0, 1, -signal.SIGSEGV), (kind, number, ended)
@@ -116,7 +121,7 @@ def goes_on(world: World, log: Log, branch: str) -> Log:
 def test_a_limit_of_address_space(lab: Lab, long: bool, quick_folder: Path) -> None:
     """RLIMIT_AS just above what is in use, at random points, for Python and SQLite alike."""
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
-    rounds = 200 if long else 10
+    rounds = 80 if long else 10
     wrong: list[str] = []
     struck = 0
     chance = random.Random(seed)
@@ -187,7 +192,7 @@ def small_group() -> Iterator[Callable[[], None]]:
 
 def test_killed_by_the_kernel(lab: Lab, long: bool, tmp_path: Path) -> None:
     """The OOM killer in the middle of work: as any kill."""
-    rounds = 60 if long else 3
+    rounds = 30 if long else 3
     wrong: list[str] = []
     with small_group() as enter:
         for number in range(rounds):

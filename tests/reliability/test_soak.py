@@ -19,7 +19,7 @@ TRIES = 8  # of a control: chance may spare it
 def test_the_soak(lab: Lab, long: bool) -> None:
     """Log and sandbox agree after each round, and when everything is decided and run to its end."""
     seed = random.SystemRandom().randrange(1, 1_000_000)
-    run = soak(60 if long else 2, seed)
+    run = soak(40 if long else 2, seed)
     print(run)
     lab.seen(run.kills, run.problems(), repeat=f"make soak SEED={seed}")
 

@@ -57,7 +57,7 @@ def test_one_schedule(lab: Lab, quick_folder: Path) -> None:
 def test_every_short_schedule(lab: Lab, quick_folder: Path, half: int) -> None:
     """I5: no acknowledged record is lost and none invented, at each step by a reader and at the end; every process goes
     on or is refused in words and for a reason; `verify` is clean. In full, all schedules of four steps."""
-    schedules = spread(list(all_of(4))[half::2], at_most(50, 400), random.Random(SEED + half).random)
+    schedules = spread(list(all_of(4))[half::2], at_most(50, 300), random.Random(SEED + half).random)
     lab.seen(*played(schedules, quick_folder), repeat=repeat("test_one_schedule"))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +20,8 @@ from typing import Any
 import pytest
 from postgres_servers import Server
 from reliability import forked, zombies
-from reliability.conftest import Lab
+from reliability.conftest import Lab, at_most
+from reliability.kill_sweep import spread
 from reliability.life import CLASSES
 from reliability.oracle import violations_of
 from reliability.zombies import Scene, Stage, Taker, effect, scenes
@@ -149,7 +151,7 @@ def at_once(
 
 def test_stopped_at_every_point_through_a_lease(lab: Lab, long: bool, quick_folder: Path, postgres: Server) -> None:
     """I2, I3, I5: no record and no call behind the fence, none that was acknowledged is lost, witness and log agree."""
-    found = list(states(quick_folder, postgres, long=long))
+    found = spread(list(states(quick_folder, postgres, long=long)), at_most(100, 160), random.random)
     wrong = together(found, quick_folder, postgres)
     command = "make test-reliability PYTEST_ARGS='-k through_a_lease'"
     lab.seen(len(found), wrong, repeat=f"INTENTLOG_STATE='SCENE POINT TAKER' {command}")

@@ -366,18 +366,29 @@ def fence_problems(entries: Sequence[Any]) -> list[str]:
 
 
 def unheard(stage: Stage, entries: Sequence[Any]) -> list[str]:
-    """Calls whose end is in no record, though whoever made them lived on: what is known must not be lost."""
+    """Calls whose end is in no record, though whoever made them lived on: what is known must not be lost.
+
+    An ambiguous end tells nothing of what a probe or a person has settled meanwhile.
+    """
     heard = {
         (str(IntentId.of(entry.branch, entry.record.attempt, entry.record.step)), entry.record.dispatch_no)
         for entry in entries
         if isinstance(entry.record, r.Committed | r.CallEnded)
+    }
+    settled = {
+        str(IntentId.of(entry.branch, entry.record.attempt, entry.record.step))
+        for entry in entries
+        if isinstance(entry.record, r.Settled)
     }
     marks = stage.marks.read()
     begun = max([0, *(n for n, m in enumerate(marks) if m.kind == "scene")])  # who called before that was killed
     return [
         f"unheard: dispatch {m.words[2]} of {m.words[0]} was called, and its end is not recorded"
         for m in marks[begun:]
-        if m.kind == "call" and m.words[0].split("-")[0] != "READ" and (m.words[0], int(m.words[2])) not in heard
+        if m.kind == "call"
+        and m.words[0].split("-")[0] != "READ"
+        and (m.words[0], int(m.words[2])) not in heard
+        and not ("-ambiguous" in m.words[0] and m.words[0] in settled)
     ]
 
 
