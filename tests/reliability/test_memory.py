@@ -82,7 +82,7 @@ def test_the_nth_allocation_fails(lab: Lab, long: bool, quick_folder: Path) -> N
     for kind in KINDS:
         (folder := quick_folder / kind).mkdir()
         world = World(folder)
-        for number in range(random.randrange(7) if long else 0, ALLOCATIONS, 7 if long else 61):
+        for number in range(random.randrange(7) if long else 0, ALLOCATIONS, 7 if long else 83):
             with forked.running(fail_one, world, kind, testcapi, number) as child:
                 ended = child.ends(HANGS_S)
             assert ended.code in (0, 1, -signal.SIGSEGV), (kind, number, ended)
