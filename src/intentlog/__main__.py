@@ -18,7 +18,11 @@ def main() -> int:
 
 
 def _loaded() -> Callable[..., int]:
-    from intentlog.cli import main as command
+    try:
+        from intentlog.cli import main as command
+    except (ImportError, OSError) as error:  # no descriptor left to read a module with, say
+        sys.stderr.write(f"error: the command line cannot be loaded: {error}\n")
+        sys.exit(1)
 
     return command
 

@@ -8,9 +8,20 @@ import pickle
 import pytest
 from core_histories import at, build
 from core_player import Player
+from msgspec.structs import replace
 
-from intentlog.core.actions import Appended, BranchView, IntentId, Interrupted, Refused, View
+from intentlog.core.actions import (
+    Appended,
+    BranchView,
+    ErrorKind,
+    IntentId,
+    Interrupted,
+    Raised,
+    Refused,
+    View,
+)
 from intentlog.core.machine import Reason, Refusal
+from intentlog.errors import NotSent, Rejected, Suspended
 
 
 @pytest.mark.parametrize(
@@ -100,3 +111,19 @@ def test_what_an_interrupted_append_came_to() -> None:
 def test_a_plan_shows_neither_salt_nor_arguments() -> None:
     """DESIGN 10: it stands in the frames that error reports show: the intent and the tool are enough there."""
     assert repr(Player().opens().plan()) == "Plan(order-1#1/charge, charge)"
+
+
+@pytest.mark.parametrize(
+    ("error", "proved", "at_limit"),
+    [
+        (TimeoutError(), ErrorKind.NOT_SENT, ErrorKind.AMBIGUOUS),
+        (NotSent(), ErrorKind.NOT_SENT, ErrorKind.NOT_SENT),
+        (Rejected(), ErrorKind.REJECTED, ErrorKind.REJECTED),
+        (Suspended(), ErrorKind.SUSPENDED, ErrorKind.SUSPENDED),
+    ],
+)
+def test_at_its_time_limit_a_call_proves_nothing(error: Exception, proved: ErrorKind, at_limit: ErrorKind) -> None:
+    """I4: whatever is declared of a time-out: the guard made it. What a tool says in the library's own words stands."""
+    plan = replace(Player().opens().plan(), kind_of=lambda _: proved)
+    assert plan.proved_by(Raised(error)) is proved
+    assert plan.proved_by(Raised(error, at_limit=True)) is at_limit

@@ -53,7 +53,7 @@ def main(begin: Callable[[], object] = lambda: None) -> int:
     except BrokenPipeError:
         _let_stdout_go()
         return READER_LEFT
-    except OSError as error:  # of the report itself: the disk that it goes to is full
+    except (OSError, ValueError, AttributeError) as error:  # of the report: a full disk, a stream that was closed
         _let_stdout_go()
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - what is left to tell it with
         return ERROR
@@ -83,16 +83,18 @@ def _run(arguments: Sequence[str], begin: Callable[[], object]) -> int:
         return error.exit_code
     except BrokenPipeError:
         raise
-    except (Exception, KeyboardInterrupt, Interrupted, Terminated) as error:  # noqa: BLE001 - no traceback, ever
+    except BaseException as error:  # noqa: BLE001 - no traceback, ever
+        can_print = True
         try:
             sys.stdout.flush()
-        except OSError:
+        except (OSError, ValueError, AttributeError):
+            can_print = False
             _let_stdout_go()  # what it holds cannot be written: or this error would be met and told again at the end
         if os.environ.get("INTENTLOG_DEBUG") == "1":
             for line in traceback.format_exc().splitlines():
                 print(render.visible(line), file=sys.stderr)  # noqa: T201 - a person asked for it
         in_lines = any(one in ("--follow", "-f") or one.startswith("--watch") for one in arguments)
-        return _reported(_failure(error, arguments), as_json="--json" in arguments, in_lines=in_lines)
+        return _reported(_failure(error, arguments), as_json=can_print and "--json" in arguments, in_lines=in_lines)
 
 
 def _failure(error: BaseException, arguments: Sequence[str]) -> Failure:
@@ -131,5 +133,7 @@ def _reported(failure: Failure, *, as_json: bool, in_lines: bool = False) -> int
 def _let_stdout_go() -> None:
     """Send what is still buffered nowhere, or the interpreter would complain when it flushes at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, 1)
     os.close(nowhere)
+    if sys.stdout is None or sys.stdout.closed:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end

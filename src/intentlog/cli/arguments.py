@@ -152,7 +152,9 @@ def import_modules(names: Sequence[str]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise ImportFailed(
                 f"cannot import {name!r}: {type(error).__name__}: {error}",
                 remedy=f"give the module's name, not its file: --import {name.removesuffix('.py').replace('/', '.')}"

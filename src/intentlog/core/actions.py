@@ -17,6 +17,7 @@ from intentlog.core.machine import Refusal
 from intentlog.core.records import Answer, Durability, ErrorText, Instant, Record
 from intentlog.core.state import Branch, Operation
 from intentlog.core.words import Word
+from intentlog.errors import NotSent, Rejected, Suspended
 
 DIGITS_MAX = 100  # of an attempt's number; Python reads 4,300
 
@@ -187,9 +188,15 @@ class Returned(Struct, frozen=True):
 
 
 class Raised(Struct, frozen=True):
-    """The tool raised, or its call was cancelled."""
+    """The tool raised, or its call was cancelled.
+
+    Attributes:
+        error: what it raised.
+        at_limit: whether the guard was ending it then, because its time limit was over.
+    """
 
     error: BaseException
+    at_limit: bool = False
 
 
 class NotMade(Struct, frozen=True):
@@ -283,6 +290,16 @@ class Plan(Struct, frozen=True):
     death_is_certain: bool
     opened: Callable[[bytes], bytes] = bytes
     unkeyed_digest: str = ""
+
+    def proved_by(self, raised: Raised) -> ErrorKind:
+        """What it proves that a call raised.
+
+        At the time limit nothing, whatever the tool declares of a time-out or of what it meets while it cleans up;
+        unless it says so itself, in the library's own words.
+        """
+        if raised.at_limit and not issubclass(type(raised.error), NotSent | Rejected | Suspended):
+            return ErrorKind.AMBIGUOUS
+        return self.kind_of(raised.error)
 
     def __repr__(self) -> str:
         """Without the salt, the arguments and what is masked: it stands in frames, which error reports show."""

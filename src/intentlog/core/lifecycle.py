@@ -233,7 +233,7 @@ def _ended(plan: Plan, operation: Operation, number: int, called: Raised | NotMa
         error: BaseException = NotSent(f"the call was not made: {called.why}")
         kind = ErrorKind.NOT_SENT
     else:
-        error, kind = called.error, plan.kind_of(called.error)
+        error, kind = called.error, plan.proved_by(called)
     text = plan.describe(error)
     attempt, step, generation = plan.intent_id.attempt, operation.step, operation.generation
     if kind in (ErrorKind.NOT_SENT, ErrorKind.REJECTED):

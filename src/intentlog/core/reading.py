@@ -49,8 +49,8 @@ def read(plan: Plan, view: View) -> Script[Outcome[Any]]:
     header = r.ReadHeader(tool=plan.tool, declaration=plan.declaration, request_id=key, digest=plan.digest)
     repeats = 0
     called: Returned | Raised = yield Call(plan.intent_id, key, 0, view.now, None)
-    while isinstance(called, Raised) and plan.kind_of(called.error) is not ErrorKind.REJECTED:
-        suspended = plan.kind_of(called.error) is ErrorKind.SUSPENDED
+    while isinstance(called, Raised) and plan.proved_by(called) is not ErrorKind.REJECTED:
+        suspended = plan.proved_by(called) is ErrorKind.SUSPENDED
         if suspended or repeats >= plan.retry_times or not isinstance(called.error, Exception):
             raise called.error
         yield Wait(wait_before_repeat_ns(plan.retry_backoff_ns, repeats))

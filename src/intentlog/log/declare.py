@@ -169,15 +169,18 @@ class AnyTool:
 
         What a guard raised for another effect, which this tool called, says nothing of this one.
         """
-        if isinstance(error, IntentLogError) and error.intent_id is not None:
+        kind = type(error)  # not `isinstance`, which asks the error itself
+        if issubclass(kind, IntentLogError) and vars(error).get("intent_id"):
             return ErrorKind.AMBIGUOUS
-        if isinstance(error, Suspended):
-            return ErrorKind.SUSPENDED
-        if isinstance(error, (NotSent, *self._not_sent)):
-            return ErrorKind.NOT_SENT
-        if isinstance(error, (Rejected, *self._rejects)):
-            return ErrorKind.REJECTED
-        return ErrorKind.AMBIGUOUS
+        kinds: tuple[tuple[ErrorKind, tuple[type[BaseException], ...]], ...] = (
+            (ErrorKind.SUSPENDED, (Suspended,)),
+            (ErrorKind.NOT_SENT, (NotSent, *self._not_sent)),
+            (ErrorKind.REJECTED, (Rejected, *self._rejects)),
+        )
+        try:
+            return next((proved for proved, types in kinds if issubclass(kind, types)), ErrorKind.AMBIGUOUS)
+        except Exception:  # noqa: BLE001 - a metaclass of the user's may raise anything
+            return ErrorKind.AMBIGUOUS
 
     def _declared(self) -> Declaration:
         return Declaration(

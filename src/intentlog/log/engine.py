@@ -20,12 +20,13 @@ from msgspec.structs import replace
 
 from intentlog import failpoints
 from intentlog.core import codec, restart
-from intentlog.core.actions import IntentId, Plan, Script
+from intentlog.core.actions import IntentId, Load, Plan, Script, View
 from intentlog.core.effects import Declaration, EffectKind, nanoseconds
 from intentlog.core.records import End
 from intentlog.core.state import Operation
 from intentlog.errors import (
     ArgumentsNotRecordable,
+    EffectRan,
     Fenced,
     InDoubt,
     LogUnavailable,
@@ -47,7 +48,7 @@ from intentlog.ports import Clock, Counters, Observer, Store
 from intentlog.run.duty import Duty
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
-from intentlog.store.trust import check_link
+from intentlog.store.trust import check_link, check_mount
 
 if TYPE_CHECKING:
     from intentlog.store.postgres import PostgresStore
@@ -159,7 +160,7 @@ class Engine(Deciding):
         usable = self.tools.usable(handle, is_async=is_async)
         self.check_open()
         if not attempt.is_open:
-            raise Fenced(f"attempt {attempt.number} of {attempt.branch!r} is closed", remedy="open another attempt.")
+            raise self._closed(attempt, given)
         bound = usable.signature.bind(args, kwargs, self.settings.argument_bytes_max)
         template = self._template(attempt, usable)
         payloads = attempt.payloads
@@ -188,6 +189,18 @@ class Engine(Deciding):
             unkeyed_digest=bound.digest if payloads.codec else "",
         )
         return Prepared(attempt, usable, bound, step, unnamed, plan)
+
+    def _closed(self, attempt: AttemptState, given: str | None) -> Fenced:
+        """That an attempt is closed, with what is known of the effect, if its step was named."""
+        about = f"attempt {attempt.number} of {attempt.branch!r} is closed"
+        if given is None:
+            return Fenced(about, remedy="open another attempt.")
+        ran: EffectRan = "unknown"
+        if not self.store.is_remote:  # else it would have to be waited for, on an event loop perhaps
+            view: View = self.duty.do(Load(attempt.branch, given))
+            ran = view.operation.effect_ran if view.operation else "no"
+        intent = IntentId.of(attempt.branch, attempt.number, given)
+        return Fenced(about, intent_id=intent, effect_ran=ran, remedy="open another attempt.")
 
     def _template(self, attempt: AttemptState, handle: AnyTool) -> Plan:
         """What is alike in all plans of an attempt for one tool; made once."""
@@ -352,8 +365,11 @@ def resolved(path: str | Path) -> Path:
     try:
         check_link(Path(path))
         target = Path(path).resolve()
+        if not target.name:
+            raise LogUnavailable(f"{path} is no file", remedy="name a file.")
         if Path(path).is_symlink() and not target.exists():
             raise LogUnavailable(f"{path} is a link to {target}, which is not there", remedy="name a file.")
+        check_mount(target)
         return target
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise LogUnavailable(f"{path!r} is no path: {error}", remedy="name a file.") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -55,7 +55,9 @@ class ToolHands:
         token = running.set((*running.get(), action.intent_id))
         try:
             args, kwargs = self._arguments(action)
-            return await VAULT.call(self._tool, action, *args, **kwargs)
+            value = await VAULT.call(self._tool, action, *args, **kwargs)
+            _check_result(self._tool, value)
+            return value
         finally:
             running.reset(token)
 
@@ -71,7 +73,7 @@ class ToolHands:
                 return self._probe_async(action, asked)
             # Marked as a tool is: a probe that calls what it is asked about would wait for itself.
             answer = copy_context().run(_marked, action.intent_id, asked)
-        except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
         return self._probe_async(action, lambda: answer) if inspect.iscoroutine(answer) else self._found(answer)
 
@@ -80,7 +82,7 @@ class ToolHands:
         try:
             async with _timeout(self._tool.time_limit_s):
                 answer = await asked()
-        except Exception as error:  # noqa: BLE001 - a probe that raises has not told anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a probe that raises has not told anything
             return Found(Answer.UNKNOWN, None, describe(error, self._secrets))
         finally:
             running.reset(token)
@@ -161,15 +163,28 @@ def _check_begun(handle: AnyTool, box: Made) -> None:
     Raises:
         ToolMisdefined: it is a coroutine or generator.
     """
-    value = box.values[0]
-    if not (inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)):
+    try:
+        _check_result(handle, box.values[0])
+    except ToolMisdefined:
+        box.values.clear()
+        raise
+
+
+def _check_result(handle: AnyTool, value: object) -> None:
+    """Refuse what is no result but the promise of one: a coroutine, a future, an iterator that did not begin.
+
+    Raises:
+        ToolMisdefined: it is.
+    """
+    kind = type(value)
+    promises = (Coroutine, Awaitable, Iterator, AsyncIterator)
+    if not any(issubclass(kind, one) for one in promises) and not hasattr(kind, "add_done_callback"):
         return
-    box.values.clear()
     if inspect.iscoroutine(value):
         value.close()  # or Python warns that it was never awaited
     raise ToolMisdefined(
-        f"{handle.name} returned a {type(value).__name__}, which is no result",
-        remedy="make the tool an `async def`, or let it return its result.",
+        f"{handle.name} returned a {kind.__name__}, which is no result",
+        remedy="make the tool an `async def`, await what it calls, or let it return its result.",
     )
 
 

@@ -61,15 +61,23 @@ def texts_of(value: object) -> set[str]:
 def _forms(text: str) -> Iterable[str]:
     """A text as errors tell it: as it is, quoted by Python, JSON or a URL, in base64 or hexadecimal."""
     import json
-    from base64 import b64encode, urlsafe_b64encode
     from urllib.parse import quote, quote_plus
 
-    yield from (text, repr(text)[1:-1], ascii(text)[1:-1])
-    yield from (json.dumps(text, ensure_ascii=escaped)[1:-1] for escaped in (True, False))
     encoded = text.encode("utf-8", "surrogatepass")
+    once = {text, repr(text)[1:-1], ascii(text)[1:-1], repr(encoded)[2:-1]}
+    once |= {json.dumps(text, ensure_ascii=escaped)[1:-1] for escaped in (True, False)}
+    yield from once
+    yield from (json.dumps(form, ensure_ascii=escaped)[1:-1] for form in once for escaped in (True, False))
     if len(encoded) < CODED_MIN:  # a shorter one in base64 stands in anything
         return
     yield from (quote(encoded), quote(encoded, safe=""), quote_plus(encoded))
+    yield from _codes(encoded)
+
+
+def _codes(encoded: bytes) -> Iterable[str]:
+    """Bytes in base64, wherever in a longer text they stand, and in hexadecimal."""
+    from base64 import b64encode, urlsafe_b64encode
+
     for code in (b64encode, urlsafe_b64encode):
         for before in range(3):  # bytes of something else: what stands for the secret alone begins and ends so
             whole = code(bytes(before) + encoded).decode()
@@ -89,6 +97,8 @@ def _collect(value: object, texts: set[str], seen: set[int]) -> None:
             texts.add("".join(value))
         case bytes() | bytearray():
             texts.update((bytes(value).decode("utf-8", "replace"), repr(bytes(value))[2:-1], bytes(value).hex()))
+            if len(value) >= CODED_MIN:
+                texts.update(_codes(bytes(value)))
         case _:
             texts.update((str(value), repr(value)))
             for part in _parts(value):
@@ -123,7 +133,7 @@ def describe(error: BaseException, secrets: Iterable[str] = ()) -> ErrorText:
     """An error as evidence: masked, shortened, printable, whatever its own methods do."""
     name = type(error).__qualname__
     try:
-        text = error.message if isinstance(error, IntentLogError) else str(error)
+        text = vars(error)["message"] if issubclass(type(error), IntentLogError) else str(error)
     except Exception as unprintable:  # noqa: BLE001 - an error's own __str__ may raise anything
         text = f"(its text cannot be had: {type(unprintable).__qualname__})"
     masked = mask(text, secrets).encode("utf-8", "replace").decode()

@@ -312,7 +312,7 @@ class AioDriver:
         try:
             value = await hands.call_async(action)
         except BaseException as error:  # noqa: BLE001 - whatever ended the call is the reply
-            reply: Returned | Raised = Raised(its_own(limit.told(error)))
+            reply: Returned | Raised = Raised(its_own(limit.told(error)), at_limit=limit.is_exceeded)
         else:
             limit.over()
             reply = Returned(value)

@@ -45,15 +45,17 @@ class SyncDriver:
         self._own = threading.local()  # whether this thread is between two steps of a script
 
     def check_not_driving(self) -> None:
-        """Refuse what would wait for this very thread: a signal handler has come in between two steps of a call.
+        """Refuse what would wait for this very thread, because it has come in between two steps of a call.
+
+        A signal handler, or what the garbage collector runs: a `__del__`, a generator that it closes.
 
         Raises:
             LogUnavailable: nothing was written. Not raised inside a tool or a probe, where a call is a nested one.
         """
         if getattr(self._own, "driving", False):
             raise LogUnavailable(
-                "the log is in use by the code that this signal handler interrupted; nothing was written",
-                remedy="let the handler set a flag or raise, and use the log outside it.",
+                "the log is in use by the code that this signal handler or finalizer interrupted; nothing was written",
+                remedy="let a handler set a flag or raise; close what holds an attempt before it is given up.",
             )
 
     def run(self, script: Script[ResultT], hands: Hands = NO_HANDS) -> ResultT:
@@ -64,6 +66,11 @@ class SyncDriver:
         """
         signals = Signals()
         signals.hold()
+        try:
+            self.check_not_driving()
+        except LogUnavailable:
+            script.close()
+            raise
         before = getattr(self._own, "driving", False)
         self._own.driving = True
         try:

@@ -17,7 +17,6 @@ _DAMAGE = (
     apsw.MismatchError,
     msgspec.MsgspecError,
     OverflowError,
-    RecursionError,
     TypeError,
     UnicodeDecodeError,
 )

@@ -134,6 +134,7 @@ class SqliteStore(SqliteReads):
         self._wal_bytes = wal.wal_of(path).stat().st_size
         self._note(wal.frames_of(self._reads) or 0)
         self._present = (
+            Present(path.with_name(f"{path.name}-shm"), "its index (-shm), without which it is not one log,"),
             Present(path, "the log"),
             Present(wal.wal_of(path), "its WAL"),
             Present(self._locks.owner_file, "the lock that tells that its owner lives"),
@@ -172,6 +173,7 @@ class SqliteStore(SqliteReads):
             connection, tables = self._connection, self._tables
             if connection is None or tables is None or self._poison is not None or connection.in_transaction:
                 connection, tables = self._writable()
+            self._check_index()
             if self._frames > opening.INDEX_FRAMES_LOOKED_AT:
                 self._check_index_room(entries)
             try:
@@ -185,6 +187,12 @@ class SqliteStore(SqliteReads):
             self._recall.touch([entry.branch for entry in entries])
             self._frames_limit = CHECKPOINT_FRAMES if kinds.isdisjoint(_BEGINNINGS) else WAL_FRAMES_MAX
             return replies
+
+    def _check_index(self) -> None:
+        """Who writes by an index that others do not have writes over their frames."""
+        gone = self._present[0].gone() if self._present else ""
+        if gone:
+            raise self._poisoned(LogDamaged(gone))
 
     def _check_index_room(self, entries: Sequence[Append]) -> None:
         size = sum(_ROW_BYTES + 2 * len(entry.payload or b"") for entry in entries)
@@ -310,6 +318,7 @@ class SqliteStore(SqliteReads):
             if self._connection is None or self._tables is None or self._locks is None or self._poison is not None:
                 return
             try:
+                self._check_index()
                 if self._locks.become_keeper():
                     self._restart_wal(self._connection, self._tables)
             except Exception as error:  # noqa: BLE001 - what was acknowledged stands; the next use is refused

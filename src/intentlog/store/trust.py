@@ -9,6 +9,7 @@ to read.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,31 @@ from intentlog.errors import LogUnavailable
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MODE = 0o600
 _BESIDE = ("", "-wal", "-shm", "-journal")
+
+
+def check_mount(path: Path) -> None:
+    """Refuse a file that is mounted by itself: its WAL and locks would stand beside this name, and not beside its own.
+
+    Raises:
+        LogUnavailable: it is (`docker run -v /srv/orders.db:/data/orders.db`).
+    """
+    try:
+        mounts = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return  # another system, which mounts no files
+    name = os.fsencode(path)
+    for line in mounts:
+        place = line.split(b" ")[4]
+        if place.rpartition(b"/")[2] and _plain(place) == name and not path.is_dir():
+            raise LogUnavailable(
+                f"{path} is mounted by itself, so that it would be another log than under its own name",
+                remedy="mount the folder that it stands in.",
+            )
+
+
+def _plain(place: bytes) -> bytes:
+    r"""A mount's place as it is: spaces and the like stand as `\040`."""
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), place)
 
 
 def check_link(path: Path) -> None:
