@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -166,6 +167,7 @@ def test_what_the_garbage_collector_closes_does_not_wait_for_itself(tmp_path: Pa
             gc.set_threshold(*thresholds)
             gc.collect()
             assert len(committed(log, "b")) == 300
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nothing holds signals back any more
             with log.attempt("given-up-3") as other:
                 assert other.call(effect, 4) == 4
             assert log.verify().ok
@@ -234,6 +236,18 @@ def test_the_promise_of_a_result_is_none(tmp_path: Path, kind: str, is_async: bo
                 await (attempt.call(later) if is_async else attempt.call(plain))
 
     asyncio.run(main())
+
+
+def test_a_cursor_is_a_result(tmp_path: Path) -> None:
+    """What can be iterated over is not for that a promise: its effect has been made, and it is done without a value."""
+
+    @tool
+    def insert() -> Any:
+        return iter([1])
+
+    with Log.open(tmp_path / "log.db") as log, log.attempt("b") as attempt:
+        assert list(attempt.call(insert)) == [1]
+        assert committed(log, "b") == [None]
 
 
 SECRETS = [bytes(range(200, 232)), "Zürich-2026-geheim", 'pass"word-2026', "back\\slash-2026"]
@@ -337,6 +351,7 @@ def test_a_module_that_misbehaves_ends_in_no_traceback(tmp_path: Path, module: s
         assert done.returncode == 0 or "error" in done.stderr + done.stdout
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
 def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     """With --json too, whose errors otherwise go where the report goes."""
     Log.open(tmp_path / "log.db").close()

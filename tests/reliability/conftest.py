@@ -9,18 +9,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
 FORM = os.environ.get("INTENTLOG_LAB") or "quick"
 LONG = FORM != "quick"
+T = TypeVar("T")
 _SHOWN_MAX = 12
 
 
 def at_most(quick: int, nightly: int) -> int:
     """How many places of a sweep this form takes. In full: all."""
-    return {"quick": quick, "nightly": nightly, "full": sys.maxsize}[FORM]
+    return by_form(quick, nightly, sys.maxsize)
+
+
+def by_form(quick: T, nightly: T, full: T) -> T:
+    """What of these is this form's."""
+    return {"quick": quick, "nightly": nightly, "full": full}[FORM]
 
 
 def repeated(variable: str, seed: int, selects: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from reliability import full_disks, oracle, trouble
 from reliability.children import Child, ended, told
-from reliability.conftest import Lab
+from reliability.conftest import Lab, by_form
 from reliability.disks import Disk
 from reliability.fillers import Filler
 from reliability.marks import Mark, Marks
@@ -52,12 +52,12 @@ def cleared(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_opening_a_log_on_a_full_disk(lab: Lab, long: bool, quick_folder: Path, kind: str) -> None:
+def test_opening_a_log_on_a_full_disk(lab: Lab, quick_folder: Path, kind: str) -> None:
     """At every fullness, by writers and readers, of logs that were closed, left by a death, or not there yet, with and
     without the -shm file: it opens, or is refused by LogUnavailable; never SIGBUS (DESIGN 9)."""
     found, states = [], 0
     with Disk(kind, quick_folder) as disk:
-        for level in range(0, 640, 24) if long else (0, 16, 72):
+        for level in by_form((0, 16, 72), range(0, 640, 24), range(0, 640, 8)):
             for made in ("closed", "dead", "dead, no shm", "none"):
                 about = f"{level} KiB free, {made}"
                 folder = made_on(disk, quick_folder / f"{level}-{made}", made)

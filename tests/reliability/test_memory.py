@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from reliability import forked
-from reliability.conftest import Lab
+from reliability.conftest import Lab, by_form
 from reliability.life import World
 from reliability.marks import mark_appends
 from reliability.oracle import violations
@@ -74,7 +74,7 @@ def raised_wrongly(ended: forked.Ended) -> list[str]:
     return [ended.raised] if last and not last.startswith(WANT) else []
 
 
-def test_the_nth_allocation_fails(lab: Lab, long: bool, quick_folder: Path) -> None:
+def test_the_nth_allocation_fails(lab: Lab, quick_folder: Path) -> None:
     """Every nth allocation of an effect in turn, of each class; then the same process goes on, and the log is sound."""
     testcapi = pytest.importorskip("_testcapi", reason="this Python has no _testcapi, which lets an allocation fail")
     wrong: list[str] = []
@@ -82,7 +82,8 @@ def test_the_nth_allocation_fails(lab: Lab, long: bool, quick_folder: Path) -> N
     for kind in KINDS:
         (folder := quick_folder / kind).mkdir()
         world = World(folder)
-        for number in range(random.randrange(7) if long else 0, ALLOCATIONS, 7 if long else 83):
+        step = by_form(83, 7, 1)
+        for number in range(random.randrange(step), ALLOCATIONS, step):
             with forked.running(fail_one, world, kind, testcapi, number) as child:
                 ended = child.ends(HANGS_S)
             assert ended.code in (0, 1, -signal.SIGSEGV), (kind, number, ended)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from postgres_servers import Server
 from reliability import forked, zombies
-from reliability.conftest import Lab, at_most
+from reliability.conftest import Lab, at_most, by_form
 from reliability.kill_sweep import spread
 from reliability.life import CLASSES
 from reliability.oracle import violations_of
@@ -92,9 +92,9 @@ def is_telling(scene: Scene) -> bool:
 
 
 def states(folder: Path, server: Server, *, long: bool) -> Iterator[State]:
-    """Each scene at each point, with one of the takers in turn; in the long form of all scenes of two classes."""
+    """Each scene at each point, with one of the takers in turn; nightly all scenes of two classes, in full all."""
     takers = itertools.cycle(TAKERS)
-    kinds = ("UNSAFE", "QUERYABLE") if long else CLASSES
+    kinds = by_form(tuple(CLASSES), ("UNSAFE", "QUERYABLE"), tuple(CLASSES))
     for number, scene in enumerate(one for kind in kinds for one in scenes(kind)):
         if long or is_telling(scene):
             for point in points_of(scene, folder / f"trace-{number}", server):

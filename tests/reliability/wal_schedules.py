@@ -231,8 +231,8 @@ class Play:
             "a snapshot keeps the WAL": self._looks and word in ("open", "go"),
             "there is no log yet": who == READER and not self._path.exists(),
         }
-        wanted = ("LogUnavailable", "OutcomeNotRecorded") if word == "go" else ("LogUnavailable",)
-        if name not in wanted or not any(reasons.values()) or text.endswith("remedy: "):
+        is_outcome = word == "go" and name == "OutcomeNotRecorded" and "[effect ran: yes]" in text
+        if not (name == "LogUnavailable" or is_outcome) or not any(reasons.values()) or text.endswith("remedy: "):
             self.found.append(f"{who}.{word}: {name}: {text}")
 
     def _seen_by_a_reader(self) -> list[str]:

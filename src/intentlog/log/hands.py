@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar, copy_context
 from functools import partial
+from itertools import starmap
 from typing import Any, cast
 
 from intentlog.core import actions
@@ -170,15 +171,17 @@ def _check_begun(handle: AnyTool, box: Made) -> None:
         raise
 
 
+_PROMISES = (Awaitable, Generator, AsyncGenerator, map, filter, starmap)
+
+
 def _check_result(handle: AnyTool, value: object) -> None:
-    """Refuse what is no result but the promise of one: a coroutine, a future, an iterator that did not begin.
+    """Refuse what is no result but the promise of one: a coroutine, a future, a generator or `map` that did not begin.
 
     Raises:
         ToolMisdefined: it is.
     """
     kind = type(value)
-    promises = (Coroutine, Awaitable, Iterator, AsyncIterator)
-    if not any(issubclass(kind, one) for one in promises) and not hasattr(kind, "add_done_callback"):
+    if not issubclass(kind, _PROMISES) and not hasattr(kind, "add_done_callback"):
         return
     if inspect.iscoroutine(value):
         value.close()  # or Python warns that it was never awaited

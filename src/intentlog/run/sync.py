@@ -64,14 +64,13 @@ class SyncDriver:
         A signal whose handler raises is told to the script where an append's fate is known, else when it has ended: its
         result is then in the log, and not returned.
         """
-        signals = Signals()
-        signals.hold()
         try:
             self.check_not_driving()
         except LogUnavailable:
             script.close()
             raise
-        before = getattr(self._own, "driving", False)
+        signals = Signals()
+        signals.hold()
         self._own.driving = True
         try:
             return self._drive(script, hands, signals)
@@ -81,7 +80,7 @@ class SyncDriver:
             try:
                 script.close()  # runs the script's own code, and can fail as that can, for want of memory too
             finally:
-                self._own.driving = before
+                self._own.driving = False
                 signals.release()
 
     def _drive(self, script: Script[ResultT], hands: Hands, signals: Signals) -> ResultT:

@@ -173,7 +173,9 @@ class SqliteStore(SqliteReads):
             connection, tables = self._connection, self._tables
             if connection is None or tables is None or self._poison is not None or connection.in_transaction:
                 connection, tables = self._writable()
-            self._check_index()
+            gone = self._index_gone()
+            if gone:  # who writes by an index that others do not have writes over their frames
+                raise self._poisoned(LogDamaged(f"{gone}; nothing was written"))
             if self._frames > opening.INDEX_FRAMES_LOOKED_AT:
                 self._check_index_room(entries)
             try:
@@ -188,11 +190,8 @@ class SqliteStore(SqliteReads):
             self._frames_limit = CHECKPOINT_FRAMES if kinds.isdisjoint(_BEGINNINGS) else WAL_FRAMES_MAX
             return replies
 
-    def _check_index(self) -> None:
-        """Who writes by an index that others do not have writes over their frames."""
-        gone = self._present[0].gone() if self._present else ""
-        if gone:
-            raise self._poisoned(LogDamaged(gone))
+    def _index_gone(self) -> str:
+        return self._present[0].gone() if self._present else ""
 
     def _check_index_room(self, entries: Sequence[Append]) -> None:
         size = sum(_ROW_BYTES + 2 * len(entry.payload or b"") for entry in entries)
@@ -318,8 +317,7 @@ class SqliteStore(SqliteReads):
             if self._connection is None or self._tables is None or self._locks is None or self._poison is not None:
                 return
             try:
-                self._check_index()
-                if self._locks.become_keeper():
+                if not self._index_gone() and self._locks.become_keeper():
                     self._restart_wal(self._connection, self._tables)
             except Exception as error:  # noqa: BLE001 - what was acknowledged stands; the next use is refused
                 self._poisoned(error)

@@ -33,8 +33,7 @@ def check_mount(path: Path) -> None:
         return  # another system, which mounts no files
     name = os.fsencode(path)
     for line in mounts:
-        place = line.split(b" ")[4]
-        if place.rpartition(b"/")[2] and _plain(place) == name and not path.is_dir():
+        if _plain(line.split(b" ")[4]) == name and not path.is_dir():
             raise LogUnavailable(
                 f"{path} is mounted by itself, so that it would be another log than under its own name",
                 remedy="mount the folder that it stands in.",
