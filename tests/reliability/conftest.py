@@ -92,6 +92,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.user_properties.append(("harness", harness))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits longest begins first: at the end nothing else would be left to do meanwhile."""
+    items.sort(key=lambda item: "test_stopped_at_every_point" not in item.name)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The table: harness, states or runs, violations, controls caught, skipped and why."""
     rows: dict[str, list[Row]] = {}

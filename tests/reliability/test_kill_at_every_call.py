@@ -92,13 +92,16 @@ def test_a_log_is_in_wal_mode_before_it_has_its_name(name: str, quick_folder: Pa
     places = after_changes(sweep.places())
     if name in SCENES:
         places = spread(places, at_most(30, sys.maxsize), random.Random(SEED).random)
-    for left in sweep.kill_first(places):
-        path = left.folder / "log" / "log.db"
-        if path.exists():
-            try:
-                quick_open(path, read_only=True).close()
-            except IntentLogError as error:
-                refused.append(f"{left.places}: {error}")
+    for place in places:
+        for left in sweep.kill_first([place]):
+            path = left.folder / "log" / "log.db"
+            if path.exists():
+                try:
+                    quick_open(path, read_only=True).close()
+                except IntentLogError as error:
+                    refused.append(f"{left.places}: {error}")
+        if name in CONTROLS and refused and not LONG:
+            break  # one is enough; the long forms count them all
     if name in CONTROLS:
         lab.control(f"{name}, read first", sweep.kills, len(refused))
     else:
@@ -109,6 +112,8 @@ def test_a_log_is_in_wal_mode_before_it_has_its_name(name: str, quick_folder: Pa
 def test_the_kills_find_what_is_wrong(name: str, quick_folder: Path, lab: Any) -> None:
     """Controls: each breaks the protocol, or the making of a log, and some kill must show it."""
     sweep = Sweep(quick_folder, CONTROLS[name])
-    places = after_changes(sweep.places(sound=False))
-    sweep.kill_first(places)
+    for place in after_changes(sweep.places(sound=False)):
+        sweep.kill_first([place])
+        if sweep.violations and not LONG:
+            break  # one is enough; the long forms count them all
     lab.control(name, sweep.kills, len(sweep.violations))
