@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from intentlog.log.aio import AsyncAttempt, AsyncLog, AsyncStep
     from intentlog.log.declare import AsyncTool, Tool, tool
     from intentlog.log.sealing import Codec
-    from intentlog.log.sync import Attempt, Log, Step
+    from intentlog.log.step import Step
+    from intentlog.log.sync import Attempt, Log
     from intentlog.log.values import (
         Applied,
         Call,
@@ -98,7 +99,8 @@ _HOMES = {
     "intentlog.log.aio": ("AsyncAttempt", "AsyncLog", "AsyncStep"),
     "intentlog.log.declare": ("AsyncTool", "Tool", "tool"),
     "intentlog.log.sealing": ("Codec",),
-    "intentlog.log.sync": ("Attempt", "Log", "Step"),
+    "intentlog.log.step": ("Step",),
+    "intentlog.log.sync": ("Attempt", "Log"),
     "intentlog.log.values": (
         "Applied",
         "Call",

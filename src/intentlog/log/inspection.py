@@ -16,6 +16,7 @@ from intentlog.core.effects import Declaration, stricter
 from intentlog.core.records import Resolution, Stored
 from intentlog.core.state import OPEN_STATES, Intent, Operation, State
 from intentlog.errors import ArgumentsNotRecordable, LogDamaged
+from intentlog.log.declare import AnyTool
 from intentlog.log.naming import check_name
 from intentlog.log.sealing import SEALED, Payloads
 from intentlog.log.toolbox import Toolbox
@@ -47,6 +48,27 @@ class Inspection:
         for branch, operations in by_branch:
             view = self.duty.branch_view(branch)
             for _, operation in operations:
+                intents = [intent for intent in operation.intents if intent.state in OPEN_STATES]
+                found += [self._open_intent(branch, view, operation, intent) for intent in intents]
+        return found
+
+    def open_calls(self, tool: AnyTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[OpenIntent]:
+        """Every open intent of a call of this tool with equal arguments.
+
+        Raises:
+            ArgumentsNotRecordable: they do not fit, or cannot be written down.
+        """
+        of_tool = [one for one in self.store.operations(None, open_only=True) if one[1].tool == tool.name]
+        if not of_tool:
+            return []
+        bound = tool.signature.bind(args, kwargs, self.settings.argument_bytes_max)
+        digests = {bound.digest}
+        if self.settings.codec is not None:
+            digests.add(self.payloads("").digest(bound.encoded))
+        found: list[OpenIntent] = []
+        for branch, operation in of_tool:
+            if operation.digest in digests:
+                view = self.duty.branch_view(branch)
                 intents = [intent for intent in operation.intents if intent.state in OPEN_STATES]
                 found += [self._open_intent(branch, view, operation, intent) for intent in intents]
         return found

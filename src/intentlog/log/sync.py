@@ -20,6 +20,7 @@ from intentlog.log.declare import AnyTool, Tool
 from intentlog.log.engine import AttemptState, Engine, open_engine
 from intentlog.log.naming import check_name
 from intentlog.log.recovering import telling
+from intentlog.log.step import Step
 from intentlog.log.values import (
     Applied,
     Cancelled,
@@ -74,7 +75,7 @@ class Log:
                 log.close()
             raise
 
-    def attempt(self, branch: str, *, wait: timedelta | None = None) -> Attempt:
+    def attempt(self, branch: str, *, wait: timedelta | None = None, revisits: bool = True) -> Attempt:
         """The next attempt at a branch, to be used as a context manager.
 
         Entering it fences every earlier attempt and classifies what they left open. Leaving it closes the attempt:
@@ -83,8 +84,10 @@ class Log:
         Args:
             branch: one line of execution: 1 to 255 printable characters.
             wait: how long to wait for a branch that a living owner holds; not at all by default.
+            revisits: whether a further attempt runs the same program again, and comes by every recorded step: then it
+                is warned of those that it did not. False for a conversation, each of whose steps is made once.
         """
-        return Attempt(self._engine, self._driver, check_name("branch", branch, slash=True), wait)
+        return Attempt(self._engine, self._driver, check_name("branch", branch, slash=True), wait, revisits=revisits)
 
     def run(self, branch: str, work: Callable[[Attempt], R], *, wait: timedelta | None = None) -> R:
         """Open an attempt, run `work(attempt)` in it, close it, and return what `work` returned."""
@@ -119,6 +122,10 @@ class Log:
     def open_intents(self) -> list[OpenIntent]:
         """Every intent without outcome or settlement."""
         return self._engine.open_intents()
+
+    def open_calls(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> list[OpenIntent]:
+        """Every open intent, in whatever branch, of a call equal to this one: of that tool, with equal arguments."""
+        return self._engine.open_calls(tool, args, kwargs)
 
     def contradictions(self) -> list[IntentId]:
         """The operations of which a late outcome says other than what was settled."""
@@ -264,10 +271,13 @@ class Log:
 class Attempt:
     """One try at a branch. Use `Log.attempt` in a `with` statement. Safe from any number of threads."""
 
-    def __init__(self, engine: Engine, driver: SyncDriver, branch: str, wait: timedelta | None) -> None:
+    def __init__(
+        self, engine: Engine, driver: SyncDriver, branch: str, wait: timedelta | None, *, revisits: bool = True
+    ) -> None:
         self._engine = engine
         self._driver = driver
         self._branch = branch
+        self._revisits = revisits
         self._wait_s = nanoseconds(wait) / 1e9 if wait is not None else 0.0
         self._opened: AttemptState | None = None
         self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
@@ -368,28 +378,11 @@ class Attempt:
     ) -> None:
         try:
             state, engine = self._state, self._engine
-            engine.unvisited(state, self._driver.run(engine.closing(state, error)))
+            end = self._driver.run(engine.closing(state, error))
+            if self._revisits:
+                engine.unvisited(state, end)
         except IntentLogError:
             if error is None:
                 raise  # with an error on its way, that one tells more
         finally:
             self._leave()
-
-
-class Step:
-    """A named step of an attempt."""
-
-    def __init__(
-        self, perform: Callable[[AnyTool, str, tuple[Any, ...], dict[str, Any]], Outcome[Any]], name: str
-    ) -> None:
-        self._perform = perform
-        self._name = name
-
-    def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `Attempt.call`."""
-        value: R = self._perform(tool, self._name, args, kwargs).value
-        return value
-
-    def perform(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
-        """See `Attempt.perform`."""
-        return self._perform(tool, self._name, args, kwargs)
