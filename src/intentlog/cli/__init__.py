@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import typer
 
+from intentlog.cli import mcp as guard
 from intentlog.cli import render
 from intentlog.cli.commands import DAMAGED, ERROR, FINE, app
 from intentlog.cli.watch import Terminated
 from intentlog.core.actions import Interrupted
 from intentlog.errors import IntentLogError, LogDamaged
 
-__all__ = ["app", "main"]
+__all__ = ["app", "guard", "main"]
 
 INTERRUPTED = 130  # as a shell reports a process that SIGINT ended
 TERMINATED = 143  # and one that SIGTERM ended

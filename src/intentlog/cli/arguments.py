@@ -77,11 +77,18 @@ def opened_log(place: str, *, read_only: bool = False) -> Log:
     Raises:
         ImportFailed: there is no such codec. And what `Log.open` raises.
     """
+    return Log.open(place, settings=Settings(codec=codec_named()), read_only=read_only)
+
+
+def codec_named() -> Any:
+    """The codec that the environment names, or None.
+
+    Raises:
+        ImportFailed: there is no such codec.
+    """
     name = os.environ.get(CODEC_VARIABLE)
-    return Log.open(place, settings=Settings(codec=_codec_of(name) if name else None), read_only=read_only)
-
-
-def _codec_of(name: str) -> Any:
+    if not name:
+        return None
     module, _, attribute = name.partition(":")
     with stdout_kept_clean():
         import_modules([module])

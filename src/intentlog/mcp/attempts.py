@@ -1,0 +1,77 @@
+"""The attempts that a guard has open: one for each branch, from its first call until it ends or needs the room."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import Lock
+
+from intentlog.errors import IntentLogError
+from intentlog.log.sync import Attempt, Log
+
+OPEN_MAX = 1000
+"""Sessions come and go. The attempt of one that was not heard of for longest is closed, and opened again if need be."""
+
+
+class Attempts:
+    """Open attempts by branch. Safe from any thread.
+
+    Args:
+        log: the log.
+        wait: how long to wait for a branch that a living owner holds: another guard that is just being ended.
+    """
+
+    def __init__(self, log: Log, wait: timedelta) -> None:
+        self._log = log
+        self._wait = wait
+        self._open: OrderedDict[str, Attempt] = OrderedDict()
+        self._used: Counter[str] = Counter()
+        self._lock = Lock()
+
+    @contextmanager
+    def of(self, branch: str) -> Generator[Attempt]:
+        """The open attempt of a branch, opened now if it is the first call there.
+
+        Raises:
+            BranchBusy: a living owner holds it. And what the log raises.
+        """
+        with self._lock:
+            if branch not in self._open:
+                attempt = self._log.attempt(branch, wait=self._wait, revisits=False)
+                self._open[branch] = attempt.__enter__()
+                self._make_room()
+            self._open.move_to_end(branch)
+            self._used[branch] += 1
+            attempt = self._open[branch]
+        try:
+            yield attempt
+        finally:
+            with self._lock:
+                self._used[branch] -= 1
+
+    def is_open(self, branch: str) -> bool:
+        """Whether the attempt of a branch is open here."""
+        with self._lock:
+            return branch in self._open
+
+    def _make_room(self) -> None:
+        if len(self._open) > OPEN_MAX:
+            unused = next((branch for branch in self._open if not self._used[branch]), None)
+            if unused is not None:
+                del self._used[unused]
+                self._open.pop(unused).__exit__(None, None, None)
+
+    def close(self) -> list[IntentLogError]:
+        """Close them all. What kept one from being closed, its next opening finds out by itself; it is told."""
+        found: list[IntentLogError] = []
+        with self._lock:
+            attempts = list(self._open.values())
+            self._open.clear()
+        for attempt in attempts:
+            try:
+                attempt.__exit__(None, None, None)
+            except IntentLogError as error:
+                found.append(error)
+        return found

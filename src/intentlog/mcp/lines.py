@@ -1,0 +1,82 @@
+"""Whole lines of a pipe, in and out, whatever their length."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from threading import Lock
+
+from intentlog.errors import one_line
+
+_CHUNK_BYTES = 1 << 16
+
+
+def lines_of(descriptor: int, stopped: int | None = None) -> Iterator[bytes]:
+    """The lines of a descriptor with their ends, as they come; what is left at its end too.
+
+    Args:
+        descriptor: read from.
+        stopped: another one; once it can be read, no more lines are waited for.
+    """
+    begun: list[bytes] = []
+    while True:
+        if stopped is not None and stopped in select.select([descriptor, stopped], [], [])[0]:
+            return
+        chunk = os.read(descriptor, _CHUNK_BYTES)
+        if not chunk:
+            break
+        *whole, rest = chunk.split(b"\n")
+        for part in whole:
+            yield b"".join([*begun, part, b"\n"])
+            begun.clear()
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield b"".join(begun)
+
+
+class Output:
+    """Where lines are written, whole, by any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        self._lock = Lock()
+
+    def write(self, line: bytes) -> None:
+        """Write a line.
+
+        Raises:
+            Unwritten: not one byte of it went out.
+            OSError: part of it may have gone out.
+        """
+        with self._lock:
+            if self._descriptor is None:
+                raise Unwritten("it is closed")
+            view = memoryview(line)
+            while view:
+                try:
+                    written = os.write(self._descriptor, view)
+                except OSError as error:
+                    if len(view) == len(line):
+                        raise Unwritten(str(error)) from error
+                    raise
+                view = view[written:]
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+
+class Unwritten(Exception):
+    """Not one byte of a line went out."""
+
+
+def complain(text: str) -> None:
+    """Say something to the operator, where the server's own words go too."""
+    sys.stderr.write(f"intentlog mcp: {one_line(text)}\n")
+    sys.stderr.flush()

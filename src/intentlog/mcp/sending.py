@@ -1,0 +1,137 @@
+"""A call on its way to the server: what the guard asks of a transport, and what a reply proves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from intentlog.errors import Suspended
+from intentlog.log.values import Call
+from intentlog.mcp.calls import ToolCall
+from intentlog.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Frame, members_of, text_of
+from intentlog.mcp.rules import Rule
+from intentlog.mcp.tasks import Ask, Task, task_in
+from intentlog.mcp.untold import Done
+
+METHOD_NOT_FOUND, ELICITATION_REQUIRED = -32601, -32042
+HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -32022  # of MCP 2026-07-28
+REFUSALS = frozenset(
+    {PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS}
+    | {HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION}
+)
+"""Errors by which JSON-RPC or MCP says that a request was not executed. Every other error proves nothing."""
+INPUT_REQUIRED = "input_required"
+
+
+class NotReached(Exception):
+    """Not one byte of the message has left."""
+
+
+class Unanswered(Exception):
+    """The message may have reached the server, and no reply came."""
+
+
+class Refused(Exception):
+    """The server's definite no. Its text is the JSON-RPC error."""
+
+
+class Failed(Exception):
+    """A JSON-RPC error that does not say whether there was an effect."""
+
+
+class Handed(Exception):
+    """The server has taken the call up as a task: what came of it, it says later."""
+
+
+class Reply(NamedTuple):
+    """A reply, and the bytes that it came as."""
+
+    frame: Frame
+    text: bytes
+
+
+class Send(Protocol):
+    """How a transport sends one message and waits for its reply."""
+
+    def __call__(self, message: bytes, headers: Mapping[str, str], about: Call, /) -> Reply:
+        """Send, and wait until `about.deadline`.
+
+        Raises:
+            NotReached: nothing has left.
+            Unanswered: it may have arrived, and no reply came, or will come.
+        """
+        ...
+
+
+class Sending:
+    """One call, on its way.
+
+    Args:
+        call: the call.
+        rule: what the operator says of its tool.
+        send: sends it.
+        ask: asks the server something of the guard's own.
+        given: records that the server has taken it up as a task.
+
+    Attributes:
+        call: the call.
+        ask: as above.
+        rule: what the operator says of its tool.
+        reply: what it got, if it was sent and got something.
+        about: what it was sent as, if it was.
+        is_given_up: whether its reply is waited for no more; its end may still have to be recorded.
+        alike: what calls equal to it have in common, if it has no stable key.
+        done: what its client is told of, if it has no stable key and the call is done.
+    """
+
+    def __init__(self, call: ToolCall, rule: Rule, send: Send, ask: Ask, given: Callable[[Task], None]) -> None:
+        self.call = call
+        self.ask = ask
+        self.rule = rule
+        self.reply: Reply | None = None
+        self.about: Call | None = None
+        self.is_given_up = False
+        self.alike: tuple[str, str] | None = None
+        self.done: Done | None = None
+        self._send = send
+        self._given = given
+
+    def __call__(self, about: Call) -> Any:
+        """Send it. Runs inside the guarded tool."""
+        self.about = about
+        headers = {self.rule.key_header: about.request_id} if self.rule.key_header else {}
+        reply = self._send(self.call.message(about.request_id, self.rule), headers, about)
+        task = task_in(self.call, reply.frame, about.intent_id)
+        if task is not None:
+            self._given(task)
+        self.reply = reply
+        if task is not None:
+            raise Handed(f"the server has taken it up as task {task.id}")
+        return outcome_of(reply)
+
+
+sending: ContextVar[Sending] = ContextVar("intentlog_mcp_sending")
+"""What the tool that runs in this context sends."""
+
+
+def outcome_of(reply: Reply) -> Any:
+    """The result of a call.
+
+    Raises:
+        Refused, Failed: it is an error.
+        Suspended: the server asks for something first; the effect has not happened.
+    """
+    frame = reply.frame
+    if frame.error is not UNSET:
+        error = members_of(frame.error)
+        code: object = msgspec.json.decode(error.get("code", b"null"))
+        if code == ELICITATION_REQUIRED:
+            raise Suspended("the server asks for something first")
+        raise (Refused if code in REFUSALS else Failed)(bytes(frame.error).decode("utf-8", "replace"))
+    if text_of(members_of(frame.result).get("resultType")) == INPUT_REQUIRED:
+        raise Suspended("the server asks for something first")
+    return msgspec.json.decode(frame.result) if frame.result is not UNSET else None

@@ -1,0 +1,369 @@
+"""The pump between a client's pipes and a server's: every byte passes, but for calls, which the guard sends.
+
+One thread reads the client, one the server; each call has a thread of its own while it is made. What is no call keeps
+its order and its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Condition, Event, Lock, Thread
+from types import FrameType
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from intentlog.log.values import Call
+from intentlog.mcp import messages
+from intentlog.mcp.batches import Batch
+from intentlog.mcp.calls import Malformed, ToolCall
+from intentlog.mcp.guard import Guard
+from intentlog.mcp.lines import Output, Unwritten, complain, lines_of
+from intentlog.mcp.messages import (
+    CALL,
+    CANCELLED,
+    LIST,
+    LIST_CHANGED,
+    Frame,
+    KnownBy,
+    Unreadable,
+    known_by,
+    members_of,
+    text_of,
+)
+from intentlog.mcp.sending import NotReached, Reply, Sending, Unanswered
+from intentlog.mcp.tasks import GET, RESULT
+
+ASK_LIMIT_S = 30.0
+LEFT_MAX = 10_000
+CALLS_MAX = 1024  # threads; further calls wait for one
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class InFlight:
+    """A call from when it was read until its client is answered."""
+
+    def __init__(self, call: ToolCall, answer: Callable[[bytes], None]) -> None:
+        self.call = call
+        self.answer = answer
+        self.replies: SimpleQueue[Reply | str] = SimpleQueue()  # the reply, or why there will be none
+        self.lock = Lock()
+        self.ended = Event()
+        self.is_sent = False
+        self.is_cancelled = False
+        self.way: Sending | None = None
+        self.is_given_up = False  # its client is answered without a reply
+
+
+class Pump:
+    """Stands between a client and one run of a server.
+
+    Args:
+        guard: guards the calls.
+        command: starts the server.
+        client: the descriptor that the client's messages come from.
+        answers: the one that its answers go to.
+
+    Raises:
+        OSError: the server cannot be started.
+    """
+
+    def __init__(self, guard: Guard, command: Sequence[str], client: int, answers: int) -> None:
+        self._guard = guard
+        self._client = client
+        self._to_client = Output(answers)
+        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 - what the operator asks for
+        if self._server.stdin is None or self._server.stdout is None:
+            raise AssertionError(command)
+        self._to_server = Output(os.dup(self._server.stdin.fileno()))
+        self._server.stdin.close()
+        self._from_server = self._server.stdout.fileno()
+        self._calls: dict[KnownBy, InFlight] = {}
+        self._batched: dict[KnownBy, Batch] = {}
+        self._lists: dict[KnownBy, bool] = {}  # whether the page begins a list
+        self._told: dict[KnownBy, tuple[str, str]] = {}  # of which task a client asks what
+        self._asked: dict[str, SimpleQueue[Frame]] = {}
+        self._unsent = 0
+        self._changed = Condition(Lock())
+        self._over, self._ends = os.pipe()
+        self._is_over = False
+        self._pool = ThreadPoolExecutor(CALLS_MAX, "intentlog-mcp-call")
+
+    def run(self) -> int:
+        """Pump until the server has ended, and every call with it. Its exit code; negative for a signal."""
+        before = {one: signal.signal(one, self._forward) for one in FORWARDED}
+        reader = Thread(target=self._read_server, name="intentlog-mcp-server", daemon=True)
+        reader.start()
+        try:
+            self._read_client()
+            with self._changed:  # what was asked before the client closed its end is still sent
+                self._changed.wait_for(lambda: not self._unsent)
+            self._to_server.close()
+            reader.join()
+            self._pool.shutdown()
+            return self._server.wait()
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._server.send_signal(number)
+
+    # --- from the client -------------------------------------------------------------------------------------------
+
+    def _read_client(self) -> None:
+        for line in lines_of(self._client, self._over):
+            try:
+                if line.isspace():
+                    self._pass_on(line)
+                else:
+                    self._take(line)
+            except Unreadable as error:
+                self._tell_client(messages.failure(None, messages.PARSE_ERROR, f"Parse error: {error}"))
+
+    def _take(self, line: bytes) -> None:
+        read = messages.read_frame(line)
+        if isinstance(read, list):
+            self._take_batch(read, line)
+        elif read is not None and read.method == CALL:
+            self._begin(read, self._tell_client)
+        elif read is None or read.method != CANCELLED or self._is_of_the_server(read):
+            if read is not None and read.id is not UNSET:
+                self._learn(read)
+            self._pass_on(messages.on_one_line(line))
+
+    def _learn(self, request: Frame) -> None:
+        """Note what the answer to a request will tell of tools and tasks."""
+        if request.method == LIST:
+            self._lists[known_by(request.id)] = "cursor" not in members_of(request.params)
+        elif request.method in (GET, RESULT):
+            task = text_of(members_of(request.params).get("taskId"))
+            if task is not None:
+                self._told[known_by(request.id)] = task, request.method
+
+    def _take_batch(self, parts: list[Raw], line: bytes) -> None:
+        """A batch without calls passes as it is. Of one with calls each message is sent by itself."""
+        frames = [messages.read_frame(bytes(part)) for part in parts]
+        if any(isinstance(one, list) for one in frames):
+            raise Unreadable("a batch in a batch")
+        asked = [one for one in frames if isinstance(one, Frame) and one.method is not UNSET]
+        if not any(one.method == CALL for one in asked):
+            self._pass_on(messages.on_one_line(line))
+            return
+        batch = Batch(sum(one.id is not UNSET for one in asked), self._tell_client)
+        for frame, part in zip(frames, parts, strict=True):
+            if isinstance(frame, Frame) and frame.method == CALL:
+                self._begin(frame, batch.add)
+                continue
+            if isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET:
+                self._batched[known_by(frame.id)] = batch
+            self._pass_on(messages.on_one_line(bytes(part)) + b"\n")
+
+    def _is_of_the_server(self, cancel: Frame) -> bool:
+        """Whether the server has to hear of this cancellation: not of a call that it was never sent."""
+        part = members_of(cancel.params).get("requestId")
+        flight = self._calls.get(known_by(msgspec.json.decode(part))) if part is not None else None
+        if flight is None:
+            return True
+        with flight.lock:
+            flight.is_cancelled = True
+            if not flight.is_sent:
+                return False
+            if flight.way is not None:
+                flight.way.is_given_up = True
+        flight.replies.put("the client cancelled it")
+        return True
+
+    # --- a call ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, frame: Frame, answer: Callable[[bytes], None]) -> None:
+        """Let a call be made, in a thread of its own. One that could not be answered is not made."""
+        if frame.id is UNSET or frame.id is None:
+            complain("a tools/call without an id was not sent: nobody could be told what became of it")
+            return
+        try:
+            call = ToolCall(frame)
+        except Malformed as error:
+            answer(messages.failure(frame.id, messages.INVALID_PARAMS, f"Invalid params: {error}"))
+            return
+        if self._guard.passes(call):
+            self._pass_on(call.as_it_came() + b"\n")
+            return
+        key = known_by(frame.id)
+        if key in self._calls:
+            answer(messages.failure(frame.id, messages.INVALID_REQUEST, "a call with this id is under way"))
+            return
+        flight = self._calls[key] = InFlight(call, answer)
+        self._make_room()
+        with self._changed:
+            self._unsent += 1
+        self._pool.submit(self._perform, key, flight).add_done_callback(told_if_failed)
+
+    def _make_room(self) -> None:
+        """Of calls that were given up, and that the server may still answer, so many are remembered."""
+        if len(self._calls) > CALLS_MAX + LEFT_MAX:
+            oldest = next((key for key, flight in list(self._calls.items()) if flight.is_given_up), None)
+            if oldest is not None:
+                self._calls.pop(oldest, None)
+
+    def _perform(self, key: KnownBy, flight: InFlight) -> None:
+        sent = Once(self._is_sent)
+
+        def send(message: bytes, headers: Mapping[str, str], about: Call) -> Reply:
+            del headers  # there are none between pipes
+            try:
+                self._write(flight, message)
+            finally:
+                sent()
+            return self._awaited(flight, about)
+
+        flight.way = way = self._guard.way(flight.call, send, self._ask)
+        try:
+            answer = self._guard.answer(way)
+        finally:
+            sent()
+            if not flight.is_given_up:
+                self._calls.pop(key, None)
+            flight.ended.set()
+        told = False
+        if not flight.is_cancelled:
+            with suppress(OSError, Unwritten):  # the client is gone
+                flight.answer(answer)
+                told = True
+        self._guard.was_told(way, told=told)
+
+    def _is_sent(self) -> None:
+        with self._changed:
+            self._unsent -= 1
+            self._changed.notify_all()
+
+    def _write(self, flight: InFlight, message: bytes) -> None:
+        with flight.lock:
+            if flight.is_cancelled:
+                raise NotReached("the client cancelled it before it was sent")
+            flight.is_sent = True  # from here on: a reply can be there before the write returns
+        try:
+            self._to_server.write(message + b"\n")
+        except Unwritten as error:
+            raise NotReached(f"the server takes nothing any more: {error}") from error
+        except OSError as error:
+            raise Unanswered(f"the server ended while it was sent: {error}") from error
+        if self._is_over:
+            flight.replies.put("the server has ended")
+
+    def _awaited(self, flight: InFlight, about: Call) -> Reply:
+        try:
+            reply = flight.replies.get(timeout=max(0.0, about.deadline - time.monotonic()))
+        except Empty:
+            self._pass_on(messages.cancelled(flight.call.id, "its time limit is over"))
+            reply = "no reply within its time limit"
+        if isinstance(reply, Reply):
+            return reply
+        with flight.lock:
+            flight.is_given_up = True
+        raise Unanswered(reply)
+
+    def _ask(self, method: str, params: dict[str, Any]) -> Frame:
+        """Ask the server something of the guard's own."""
+        id_ = f"intentlog:{secrets.token_hex(8)}"
+        self._asked[id_] = answer = SimpleQueue[Frame]()
+        try:
+            self._to_server.write(messages.request(id_, method, Raw(msgspec.json.encode(params))) + b"\n")
+            return answer.get(timeout=ASK_LIMIT_S)
+        except (Unwritten, OSError, Empty) as error:
+            raise Unanswered(f"the server does not answer {method}: {error}") from error
+        finally:
+            del self._asked[id_]
+
+    # --- from the server -------------------------------------------------------------------------------------------
+
+    def _read_server(self) -> None:
+        try:
+            for line in lines_of(self._from_server):
+                try:
+                    read = messages.read_frame(line)
+                except Unreadable:
+                    read = None  # the client's own reader says so
+                if not (isinstance(read, Frame) and self._is_taken(read, line)):
+                    with suppress(OSError, Unwritten):  # the client is gone; what it cannot hear, the log still can
+                        self._to_client.write(line)
+        finally:
+            self._is_over = True
+            for flight in list(self._calls.values()):
+                flight.replies.put("the server has ended")
+            os.write(self._ends, b".")
+
+    def _is_taken(self, read: Frame, line: bytes) -> bool:
+        """Whether a message of the server's is not simply passed on."""
+        if read.method == LIST_CHANGED:
+            self._guard.catalog.changed()
+        if not read.is_reply:
+            return False
+        key = known_by(read.id)
+        asked = self._asked.get(key[1]) if key[0] else None
+        if asked is not None:
+            asked.put(read)
+            return True
+        told = self._told.pop(key, None)
+        if told is not None:
+            self._guard.tasks.heard(*told, read)
+        flight = self._calls.get(key)
+        if flight is not None and flight.is_sent:
+            with flight.lock:
+                if not flight.is_given_up:
+                    flight.replies.put(Reply(read, line.rstrip(b"\r\n")))
+                    return True
+            self._calls.pop(key, None)
+            self._pool.submit(self._late, flight, Reply(read, line))
+            return True
+        batch = self._batched.pop(key, None)
+        if batch is not None:
+            batch.add(line)
+            return True
+        is_first = self._lists.pop(key, None)
+        if is_first is not None and read.result is not UNSET:
+            self._guard.catalog.listed(read.result, is_first=is_first)
+        return False
+
+    def _late(self, flight: InFlight, reply: Reply) -> None:
+        """A reply after its client was answered without it."""
+        flight.ended.wait()
+        if flight.way is not None:
+            self._guard.late(flight.way, reply)
+
+    def _pass_on(self, line: bytes) -> None:
+        """Hand a line to the server. If it has ended, its end is what the client hears."""
+        with suppress(OSError, Unwritten):
+            self._to_server.write(line)
+
+    def _tell_client(self, text: bytes) -> None:
+        self._to_client.write(text + b"\n")
+
+
+def told_if_failed(done: Future[None]) -> None:
+    """What should not be is told: a client may wait for an answer."""
+    if (error := done.exception()) is not None:
+        complain(f"internal: {type(error).__name__}: {error}")
+
+
+class Once:
+    """Does something when it is called for the first time."""
+
+    def __init__(self, what: Callable[[], None]) -> None:
+        self._what: Callable[[], None] | None = what
+
+    def __call__(self) -> None:
+        """Do it, if it was not done."""
+        what, self._what = self._what, None
+        if what is not None:
+            what()
