@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import effects, growth, parts, postgres, small, standin, table
+from bench import effects, growth, mcp, parts, postgres, small, standin, table
 from bench.figures import draw
 from bench.floor import Floor, p50_us, p99_us
 from bench.measures import RawFloor, Run, machine
@@ -23,7 +23,7 @@ from bench.peers import compare
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 SCRATCH = HERE / ".scratch"
-PARTS = ("effects", "postgresql", "growth", "small", "peers")
+PARTS = ("effects", "postgresql", "growth", "small", "mcp", "peers")
 FLOOR_SYNCS = 300
 
 
@@ -79,6 +79,10 @@ def _small(run: Run, folder: Path) -> None:
     run.size = small.size(folder, 300 if run.quick else 3_000)
 
 
+def _mcp(run: Run, folder: Path) -> None:
+    run.mcp = mcp.measure(folder, quick=run.quick)
+
+
 def _peers(run: Run, folder: Path) -> None:
     run.peers.extend(compare.measure(folder, quick=run.quick, tell=_tell))
 
@@ -95,6 +99,7 @@ MEASURES: dict[str, Callable[[Run, Path], None]] = {
     "postgresql": _postgres,
     "growth": _growth,
     "small": _small,
+    "mcp": _mcp,
     "peers": _peers,
     "profile": _parts,
 }

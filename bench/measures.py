@@ -141,6 +141,25 @@ class Size(Struct, frozen=True):
     bytes_per_effect: float
 
 
+class McpCalls(Struct, frozen=True):
+    """Calls through the MCP guard between pipes, held against the same server's own answers in the same turns.
+
+    Attributes:
+        calls: how many were timed, each way.
+        three_syncs_p50_us: three raw syncs.
+        effect_p50_us: the same effect by the library alone, without pipes.
+        added_beyond_syncs_ms: what the guard adds to a call, less three raw syncs.
+    """
+
+    calls: int
+    direct_p50_us: float
+    guarded_p50_us: float
+    guarded_p99_us: float
+    three_syncs_p50_us: float
+    effect_p50_us: float
+    added_beyond_syncs_ms: Spread
+
+
 class AtOnce(Struct, frozen=True):
     """A peer's effects, one after the other or 64 at once.
 
@@ -195,6 +214,7 @@ class Run(Struct):
     replay: Replay | None = None
     imported: Import | None = None
     size: Size | None = None
+    mcp: McpCalls | None = None
     peers: list[Peer] = field(default_factory=list[Peer])
     parts: list[Part] = field(default_factory=list[Part])
     absent: dict[str, str] = field(default_factory=dict[str, str])

@@ -107,6 +107,10 @@ def _bytes(run: Run) -> float | None:
     return run.size.bytes_per_effect if run.size else None
 
 
+def _mcp_ms(run: Run) -> float | None:
+    return run.mcp.added_beyond_syncs_ms.mid if run.mcp else None
+
+
 PG = "postgresql"
 TARGETS = (
     Target(
@@ -170,6 +174,7 @@ TARGETS = (
     Target("import intentlog and its Log, interpreter start excluded", "<=", 60, 35, "ms", _import_ms, "small"),
     Target("frameworks that it imports", "<=", 0, 0, "", _frameworks, "small"),
     Target("log bytes per effect, small arguments", "<=", 1024, 600, "bytes", _bytes, "small"),
+    Target("MCP guard, added to a call beyond three raw syncs", "<=", 0.3, None, "ms", _mcp_ms, "mcp"),
 )
 
 
@@ -264,6 +269,18 @@ def _small(run: Run) -> Iterator[str]:
         yield f"log bytes per effect: {run.size.bytes_per_effect:.0f}"
 
 
+def _mcp(run: Run) -> Iterator[str]:
+    yield "The MCP guard between pipes (medians, in turn on the same disk)"
+    if run.mcp:
+        one = run.mcp
+        yield (
+            f"a call: direct {number(one.direct_p50_us)} us, guarded {number(one.guarded_p50_us)} us "
+            f"(p99 {number(one.guarded_p99_us)}); three raw syncs {number(one.three_syncs_p50_us)} us; "
+            f"the same effect by the library alone {number(one.effect_p50_us)} us"
+        )
+        yield f"added beyond three raw syncs: {around(one.added_beyond_syncs_ms)} ms"
+
+
 def _peers_table(run: Run) -> Iterator[str]:
     yield "Others (an effect that does nothing; syncs counted by strace in a run of their own)"
     rows: list[tuple[str, ...]] = []
@@ -300,12 +317,13 @@ def text(run: Run) -> str:
         (run.effects, _effects_table),
         (run.growth, _growth_table),
         (run.size, _small),
+        (run.mcp, _mcp),
         (run.peers, _peers_table),
         (run.parts, _parts_table),
     ]
     for measured, told in parts:
         head += ["", *told(run)] if measured else []
-    if run.effects or run.growth or run.size:
+    if run.effects or run.growth or run.size or run.mcp:
         head += ["", *_targets(run)]
         missed = [one.what for one in TARGETS if one.verdict(run) == "MISSED"]
         head += ["", f"Missed: {'; '.join(missed) or 'none'}"]
