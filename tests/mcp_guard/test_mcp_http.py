@@ -146,6 +146,19 @@ def test_a_status_that_proves_nothing(tmp_path: Path, status: int) -> None:
         assert len(upstream.calls()) == 1
 
 
+@pytest.mark.parametrize(("code", "again"), [(-32001, 404), (-32022, 404), (-32602, 200)])
+def test_a_status_and_an_error(tmp_path: Path, code: int, again: int) -> None:
+    """Where the message proves nothing, the status does: a session that is over, as some servers put it. A refusal is
+    final, whatever the status."""
+    with Upstream(tmp_path) as upstream, Served(tmp_path, upstream.url, "--branch", "b") as served:
+        asked = {"name": "status", "arguments": {"status": 404, "code": code}, "_meta": {"io.intentlog/step": "k"}}
+        found = [served.post(served.request("tools/call", asked, id_=n)).status_code for n in (1, 2)]
+        assert found == [404, again]
+        assert served.end() == 0
+    with Log.open(tmp_path / "log.db") as log:
+        assert not log.open_intents()
+
+
 def test_a_redirection_past_the_guard(tmp_path: Path) -> None:
     with Upstream(tmp_path) as upstream, Served(tmp_path, upstream.url, "--branch", "b") as served:
         call = {"name": "status", "arguments": {"status": 307, "location": "http://127.0.0.1:1/mcp"}}

@@ -160,6 +160,8 @@ def test_errors_of_the_server(tmp_path: Path) -> None:
     with Guarded(tmp_path, "--branch", "b") as guarded:
         assert guarded.call("refuse", {}, "r")["error"] == {"code": -32602, "message": "no such thing"}
         assert "refused" in text(guarded.call("refuse", {}, "r"))
+        for _ in range(2):  # it was not looked at: it is sent again
+            assert guarded.call("unmet", {}, "u")["error"] == {"code": -32022, "message": "another version"}
         assert guarded.call("fail", {}, "f")["error"] == {"code": -32603, "message": "it broke"}
         assert state(guarded.call("fail", {}, "f")) == "in_doubt"
         assert state(guarded.call("act", {}, "r")) == "not_sent"  # another call under its key
@@ -210,6 +212,21 @@ def test_a_call_that_is_cancelled(tmp_path: Path) -> None:
         assert text(guarded.call("slow", {"seconds": 1.0})) == "slowly"
         assert guarded.end() == 0
         assert not guarded.heard
+
+
+def test_a_reply_that_came_late_is_told_after_a_restart(tmp_path: Path) -> None:
+    """It settled the call, and its client had given that up: an equal call is told of it, once, and not sent."""
+    with Guarded(tmp_path) as guarded:
+        slow = guarded.ask("tools/call", {"name": "slow", "arguments": {"seconds": 0.5}})
+        guarded.wait_for_calls(1)
+        guarded.tell("notifications/cancelled", {"requestId": slow})
+        time.sleep(1.0)
+        guarded.process.kill()
+        guarded.process.wait()
+    with Guarded(tmp_path) as guarded:
+        assert state(guarded.call("slow", {"seconds": 0.5})) == "done"
+        assert len(guarded.calls()) == 1
+        assert guarded.end() == 0
 
 
 def test_a_call_that_takes_too_long(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ async def call(id_: Any, params: dict[str, Any], headers: dict[str, str], send: 
         happens(params, headers)
     if name in ("status", "gone"):
         place = arguments.get("location", "")
-        await answer(send, arguments["status"], b"{}", *([("location", place)] if place else []))
+        said = reply(id_, error={"code": arguments["code"], "message": "no"}) if "code" in arguments else b"{}"
+        await answer(send, arguments["status"], said, *([("location", place)] if place else []))
         return
     if name == "accept":
         later[session].append(reply(id_, result=text("accepted")))

@@ -4,9 +4,10 @@
 
 Tools: `act` (takes effect and answers), `idem` (the same, hinted idempotent), `look` (a read), `hang` (takes effect and
 never answers), `die` (takes effect and ends), `fail` (takes effect and answers with an error of JSON-RPC), `refuse`
-(answers with one that says that nothing was done), `big` (answers with so many bytes), `slow` (takes effect, answers
-after so many seconds), `ask` (asks for input first, in the way of 2026-07-28), `task` (takes effect, and answers with a
-handle, in the way of the client's era). A task is over once a file beside the witness says how: `WITNESS.over`.
+(answers with one that says that nothing was done), `unmet` (wants to be asked in other words), `big` (answers with so
+many bytes), `slow` (takes effect, answers after so many seconds), `ask` (asks for input first, in the way of
+2026-07-28), `task` (takes effect, and answers with a handle, in the way of the client's era). A task is over once a file
+beside the witness says how: `WITNESS.over`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _out = threading.Lock()
 _witness = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 TOOLS = {
     "act": {}, "idem": {"idempotentHint": True}, "look": {"readOnlyHint": True}, "hang": {}, "die": {}, "fail": {},
-    "refuse": {}, "big": {}, "slow": {}, "ask": {}, "task": {},
+    "refuse": {}, "big": {}, "slow": {}, "ask": {}, "task": {}, "unmet": {},
 }  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def happens(params: dict[str, Any]) -> None:
 
 def call(id_: Any, params: dict[str, Any]) -> None:
     name, arguments = params["name"], params.get("arguments", {})
-    if name not in ("look", "refuse", "ask"):
+    if name not in ("look", "refuse", "ask", "unmet"):
         happens(params)
     match name:
         case "hang":
@@ -60,6 +61,8 @@ def call(id_: Any, params: dict[str, Any]) -> None:
             tell({"id": id_, "error": {"code": -32603, "message": "it broke"}})
         case "refuse":
             tell({"id": id_, "error": {"code": -32602, "message": "no such thing"}})
+        case "unmet":
+            tell({"id": id_, "error": {"code": -32022, "message": "another version"}})
         case "big":
             tell({"id": id_, "result": text("x" * arguments["bytes"])})
         case "slow":

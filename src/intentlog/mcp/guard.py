@@ -39,9 +39,9 @@ from intentlog.mcp.catalog import Catalog
 from intentlog.mcp.lines import complain
 from intentlog.mcp.rules import Rules
 from intentlog.mcp.sending import Failed, NotReached, Refused, Reply, Send, Sending, Unanswered, outcome_of, sending
-from intentlog.mcp.tasks import BY, OVER, Ask, Tasks, asked_of
+from intentlog.mcp.tasks import OVER, Ask, Tasks, asked_of
 from intentlog.mcp.tools import Handle, Tools
-from intentlog.mcp.untold import SESSION, TOLD, Done, Untold, untold_in
+from intentlog.mcp.untold import BY, SESSION, TOLD, Done, Untold, untold_in
 
 BUSY_WAIT = timedelta(seconds=10)  # a guard that is being ended lets go of its branch
 OTHERS_POLL_S, ENDING_POLL_S = 0.5, 0.002
@@ -269,7 +269,7 @@ class Guard:
             try:
                 value = outcome_of(reply)
                 self._log.resolve(intent, Applied(value), by=BY, why="the server answered, after it was waited for")
-            except (IntentLogError, Refused, Failed) as error:
+            except (IntentLogError, Refused, Failed, NotReached) as error:
                 told = {
                     "intent_id": str(intent),
                     "reply": reply.text.decode("utf-8", "replace"),

@@ -20,7 +20,7 @@ from intentlog.mcp.calls import ToolCall
 from intentlog.mcp.events import Events, data_of, has_id
 from intentlog.mcp.guard import Guard
 from intentlog.mcp.messages import Frame, KnownBy, Unreadable, known_by
-from intentlog.mcp.sending import NotReached, Reply, Sending, Unanswered
+from intentlog.mcp.sending import NotReached, Reply, Sending, Unanswered, proves_nothing
 from intentlog.mcp.upstream import NOT_TAKEN, Asked, Headers, LedPast, Upstream, is_stream
 
 BYTES_MAX = 128 << 20
@@ -160,10 +160,10 @@ class Flight:
         body = await response.aread()
         self.whole = Whole(head, body)
         reply = self._reply_in(body)
-        if reply is not None:
-            await streams.came(self, reply)
-        elif head.status in NOT_TAKEN:
+        if head.status in NOT_TAKEN and (reply is None or proves_nothing(reply.frame)):
             self.ends_with(NotReached(f"the server did not take it up: HTTP {head.status}"))
+        elif reply is not None:
+            await streams.came(self, reply)
         elif head.status == ACCEPTED and self.session is not None:
             await asyncio.wait({self.reply})  # it comes in another stream of the session
         else:

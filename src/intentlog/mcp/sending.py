@@ -18,12 +18,13 @@ from intentlog.mcp.tasks import Ask, Task, task_in
 from intentlog.mcp.untold import Done
 
 METHOD_NOT_FOUND, ELICITATION_REQUIRED = -32601, -32042
-HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -32022  # of MCP 2026-07-28
-REFUSALS = frozenset(
-    {PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS}
-    | {HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION}
-)
-"""Errors by which JSON-RPC or MCP says that a request was not executed. Every other error proves nothing."""
+HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -32022
+REFUSALS = frozenset({PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS})
+"""Errors by which JSON-RPC says that a request was not executed, and that the same one would not be. Final: there are
+servers that find their own result invalid and say -32602, and a repeat would be a second effect."""
+NOT_TAKEN_UP = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
+"""Errors by which MCP (2026-07-28) has the client ask again in other words: the call was not looked at. An error that
+stands in neither proves nothing."""
 INPUT_REQUIRED = "input_required"
 
 
@@ -122,16 +123,32 @@ def outcome_of(reply: Reply) -> Any:
     """The result of a call.
 
     Raises:
-        Refused, Failed: it is an error.
+        Refused, Failed, NotReached: it is an error.
         Suspended: the server asks for something first; the effect has not happened.
     """
     frame = reply.frame
     if frame.error is not UNSET:
-        error = members_of(frame.error)
-        code: object = msgspec.json.decode(error.get("code", b"null"))
-        if code == ELICITATION_REQUIRED:
-            raise Suspended("the server asks for something first")
-        raise (Refused if code in REFUSALS else Failed)(bytes(frame.error).decode("utf-8", "replace"))
+        text = bytes(frame.error).decode("utf-8", "replace")
+        match code_of(frame):
+            case code if code == ELICITATION_REQUIRED:
+                raise Suspended("the server asks for something first")
+            case code if code in NOT_TAKEN_UP:
+                raise NotReached(text)
+            case code if code in REFUSALS:
+                raise Refused(text)
+            case _:
+                raise Failed(text)
     if text_of(members_of(frame.result).get("resultType")) == INPUT_REQUIRED:
         raise Suspended("the server asks for something first")
     return msgspec.json.decode(frame.result) if frame.result is not UNSET else None
+
+
+def code_of(frame: Frame) -> int | None:
+    """The code of an error of JSON-RPC, if it is one."""
+    code: object = msgspec.json.decode(members_of(frame.error).get("code", b"null"))
+    return code if isinstance(code, int) else None
+
+
+def proves_nothing(frame: Frame) -> bool:
+    """Whether a reply is an error that does not say whether there was an effect."""
+    return frame.error is not UNSET and code_of(frame) not in REFUSALS | NOT_TAKEN_UP | {ELICITATION_REQUIRED}

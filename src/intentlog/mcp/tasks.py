@@ -24,8 +24,8 @@ from intentlog.log.values import Applied
 from intentlog.mcp.calls import ToolCall
 from intentlog.mcp.lines import complain
 from intentlog.mcp.messages import Frame, members_of, text_of
+from intentlog.mcp.untold import BY
 
-BY = "intentlog mcp"
 HANDLE = "mcp.task"
 GET, RESULT = "tasks/get", "tasks/result"
 OVER = frozenset({"completed", "failed", "cancelled"})

@@ -13,9 +13,12 @@ from typing import Any, NamedTuple
 
 from intentlog.core import records as r
 from intentlog.core.actions import IntentId
+from intentlog.core.records import Settlement
 from intentlog.log.values import Entry
 from intentlog.mcp.calls import Identity
 
+BY = "intentlog mcp"
+"""Who settles a call whose reply came late, or whose task is over."""
 TOLD = "mcp.told"
 SESSION = "session-"
 """How the last part of a branch begins that is a session's: its calls may be asked for again in another one."""
@@ -81,6 +84,11 @@ def untold_in(history: Iterable[Entry], branch: str, attempt: int, prefix: str) 
                     pending[step] = entry.record
             case r.Committed(attempt=number, step=step, outcome=r.OutcomeKind.RETURNED) if step in pending:
                 one = pending[step]
+                done[step] = Done((one.tool, one.digest), IntentId.of(branch, number, step), entry.payload)
+            case r.Settled(attempt=number, step=step, by=by, settlement=Settlement.APPLIED) if (
+                step in pending and by == BY
+            ):
+                one = pending[step]  # it was answered late
                 done[step] = Done((one.tool, one.digest), IntentId.of(branch, number, step), entry.payload)
             case r.ApplicationEvent(name=name) if name == TOLD:
                 done.pop(entry.payload, None)
