@@ -94,9 +94,9 @@ ERAS = {
     "input is required": "paid for tea: True",
     "what was asked": "Pay for tea?",
     "the legs by themselves": "paid for milk: True",
-    "resources/read": "tea, milk",
+    "resources/read": "ordered tea\\nordered tea\\n",
     "unknown": "Unknown tool: no-such-tool",
-    "cancellation": "true",
+    "cancellation": "begins coal\\ncancelled coal\\n",
     "input is declined": "elicitation was decline",
 }
 OF_ERA = {

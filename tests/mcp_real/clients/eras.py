@@ -37,7 +37,7 @@ async def first_leg(full: Full) -> Any:
 
 
 async def cancelled(full: Full) -> Any:
-    """A call that is given up: the server hears of it."""
+    """A call that is given up: the server hears of it, and not only at its end."""
     seen: list[float] = []
 
     async def see(done: float, total: float | None, message: str | None) -> None:
@@ -52,7 +52,10 @@ async def cancelled(full: Full) -> Any:
         group.start_soon(call)
         await until(lambda: seen)
         group.cancel_scope.cancel()
-    return bool(seen)
+    with anyio.fail_after(30):
+        while "cancelled coal" not in str(happened := await answered(full.client.read_resource("orders://all"))):
+            await anyio.sleep(0.05)
+    return [bool(seen), happened]
 
 
 async def unknown(full: Full) -> Any:

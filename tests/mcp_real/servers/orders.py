@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -79,8 +80,8 @@ async def slow(what: str, context: Context) -> str:
 
 @server.resource("orders://all")
 def orders() -> str:
-    """All orders."""
-    return "tea, milk"
+    """What happened so far."""
+    return Path(sys.argv[1]).read_text()
 
 
 if __name__ == "__main__":
