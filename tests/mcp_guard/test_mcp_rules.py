@@ -142,7 +142,7 @@ def test_a_first_file_of_rules_is_suggested(tmp_path: Path) -> None:
 
 def test_a_server_that_lists_nothing() -> None:
     """An error in words, and nothing is printed that could be taken for rules."""
-    command = [sys.executable, "-m", "intentlog", "mcp", "--suggest", "--", "true"]
+    command = [sys.executable, "-m", "intentlog", "mcp", "--suggest", "--", "sh", "-c", "read asked"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout) == (1, "")
     assert "ended before it answered" in done.stderr

@@ -6,8 +6,8 @@ Tools: `act` (takes effect and answers), `idem` (the same, hinted idempotent), `
 never answers), `die` (takes effect and ends), `fail` (takes effect and answers with an error of JSON-RPC), `refuse`
 (answers with one that says that nothing was done), `unmet` (wants to be asked in other words), `big` (answers with so
 many bytes), `slow` (takes effect, answers after so many seconds), `ask` (asks for input first, in the way of
-2026-07-28), `task` (takes effect, and answers with a handle, in the way of the client's era). A task is over once a file
-beside the witness says how: `WITNESS.over`.
+2026-07-28), `task` (takes effect, and answers with a handle, in the way of the client's era). A task is over once a
+file beside the witness says how: `WITNESS.over`.
 """
 
 from __future__ import annotations
