@@ -34,7 +34,7 @@ ALL = {
 OVER_HTTP = {"python-sdk-2": PYTHON_2, "typescript-sdk": TYPESCRIPT}
 TELLS_ERRORS = {"python-sdk-1", "python-sdk-2", "typescript-sdk", "pydantic-ai"}
 """OpenAI Agents tells its model the text of a result alone, and not that it is an error."""
-TOOLS = ["act", "idem", "look", "hang", "die", "fail", "refuse", "big", "slow", "ask", "task"]
+TOOLS = ["act", "idem", "look", "hang", "die", "fail", "refuse", "big", "slow", "ask", "task", "unmet"]
 LIMIT_S = 90.0
 
 
