@@ -87,6 +87,11 @@ class Flight:
         return self.session, known_by(self.call.id)
 
     @property
+    def is_sent(self) -> bool:
+        """Whether it may have reached the server."""
+        return self._reading is not None
+
+    @property
     def is_given_up(self) -> bool:
         """Whether it was sent, and its reply is waited for no more."""
         return self.reply.done() and isinstance(self.reply.exception(), Unanswered)
@@ -101,7 +106,7 @@ class Flight:
 
     def cancel(self, why: str) -> None:
         """It is not sent any more; if it was, its reply is waited for no more."""
-        self.ends_with(NotReached(why) if self._reading is None else Unanswered(why))
+        self.ends_with(Unanswered(why) if self.is_sent else NotReached(why))
         if self.session is None:
             self._hang_up()
 
@@ -260,7 +265,7 @@ class Streams:
         if frame.method == messages.LIST_CHANGED:
             self._guard.catalog.changed()
         flight = self.of(session, frame.id) if frame.is_reply else None
-        if flight is None:
+        if flight is None or not flight.is_sent:  # a reply to what was not sent is another's of that id
             return Heard(passes=True)
         flight.is_elsewhere = True
         await self.came(flight, Reply(frame, data_of(event)))
