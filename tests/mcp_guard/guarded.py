@@ -62,8 +62,8 @@ class Guarded:
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         self.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode() + b"\n")
 
-    def read(self, limit_s: float = LIMIT_S) -> Any:
-        """The next message.
+    def read_line(self, limit_s: float = LIMIT_S) -> bytes:
+        """The next line.
 
         Raises:
             NoAnswer: none comes.
@@ -78,7 +78,11 @@ class Guarded:
                 raise NoAnswer("it ended")
             self._rest += chunk
         line, _, self._rest = self._rest.partition(b"\n")
-        return json.loads(line)
+        return bytes(line)
+
+    def read(self, limit_s: float = LIMIT_S) -> Any:
+        """The next message. Raises NoAnswer if none comes."""
+        return json.loads(self.read_line(limit_s))
 
     def answer(self, id_: Any, limit_s: float = LIMIT_S) -> Any:
         """The answer to this id; what else comes meanwhile is kept in `heard`."""

@@ -57,9 +57,11 @@ def test_a_file_of_rules(tmp_path: Path) -> None:
         ("[tools.a]\nwindow = 3", "window"),
         ("[tools.a]\neffect = 'KEYED'\nwindow_s = 9", "key_argument or key_header"),
         ("[tools.a]\neffect = 'KEYED'\nkey_argument = 'k'", "positive window"),
+        ("[tools.a]\ntime_limit_s = inf", "above 0"),
+        ("[tools.a]\ntime_limit_s = 1e300", "above 0"),
         ("[tools.a]\neffect = 'QUERYABLE'", "needs a probe"),
         ("[tools.a]\nprobe = ['x']", "have a probe"),
-        ("[tools.a]\ntime_limit_s = 0", "positive"),
+        ("[tools.a]\ntime_limit_s = 0", "above 0"),
         ("[tools.a", "Expected"),
     ],
 )

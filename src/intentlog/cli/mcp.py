@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from intentlog.log.values import Settings
 from intentlog.mcp.calls import KNOWN_KEYS
 from intentlog.mcp.guard import Guard, Guarding
 from intentlog.mcp.naming import server_name, upstream_name
-from intentlog.mcp.rules import Rules, read_rules
+from intentlog.mcp.rules import Rules, check_for_pipes, read_rules
 
 
 class ExtraMissing(IntentLogError):
@@ -121,6 +122,7 @@ def mcp(  # noqa: PLR0913 - its options are its arguments
     )
     if command is None:
         return _served(http or "", upstream or "", how)
+    check_for_pipes(known)
     return _guarded(command, how)
 
 
@@ -153,7 +155,8 @@ def _guarded(command: list[str], how: Guarding) -> int:
         code = pump.run()
         guard.close()
     if code < 0:  # ended by a signal: so does this process, for whoever looks
-        signal.signal(-code, signal.SIG_DFL)
+        with suppress(OSError):  # of one that cannot be caught
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 

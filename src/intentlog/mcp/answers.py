@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
-from intentlog.errors import InDoubt, IntentLogError, OutcomeUnavailable, Rejected
+from intentlog.errors import ArgumentDrift, BranchBusy, InDoubt, IntentLogError, OutcomeUnavailable, Rejected
 from intentlog.mcp import messages
 from intentlog.mcp.untold import Done
 
@@ -23,8 +24,15 @@ def done(id_: object, value: object, intent_id: str) -> bytes:
     return messages.result(id_, {**members, "_meta": {**meta, REPLAYED_META: True, INTENT_META: str(intent_id)}})
 
 
-def failed(id_: object, error: IntentLogError, *, stateless: bool) -> bytes:
-    """A tool result that says in plain words what is known of the effect, what not to do, and what to do next."""
+def failed(id_: object, error: IntentLogError, place: str, *, stateless: bool) -> bytes:
+    """A tool result that says in plain words what is known of the effect, what not to do, and what to do next.
+
+    Args:
+        id_: the call's.
+        error: why there is no result.
+        place: the log, as commands name it.
+        stateless: whether the call is of the stateless era.
+    """
     state = {"no": "not_sent", "unknown": "in_doubt", "yes": "done"}[error.effect_ran]
     match error:
         case InDoubt():
@@ -39,9 +47,24 @@ def failed(id_: object, error: IntentLogError, *, stateless: bool) -> bytes:
             text = f"The receiver refused this call, and it was not made again: {error.message}."
         case _:
             text = f"{_KNOWN[state]} {error.message}."
-    remedy = f" Next: {error.remedy}" if error.remedy else ""
+    following = _next(error, place)
+    remedy = f" Next: {following}" if following else ""
     about = f" (intent {error.intent_id})" if error.intent_id else ""
     return told(id_, f"intentlog: {text}{remedy}{about}", state, error.intent_id, stateless=stateless)
+
+
+def _next(error: IntentLogError, place: str) -> str | None:
+    """The next step, as somebody can take it who has the command alone."""
+    intent = f"{shlex.quote(place)} {shlex.quote(str(error.intent_id))}"
+    match error:
+        case OutcomeUnavailable():
+            return f'a person gives it once: intentlog supply {intent} --outcome JSON --by YOU --why "..."'
+        case ArgumentDrift():
+            return "another call needs another key."
+        case BranchBusy():
+            return "another guard has this branch: end it, or give this one a --branch of its own."
+        case _:
+            return error.remedy
 
 
 def untold(id_: object, done: Done, *, stateless: bool) -> bytes:

@@ -102,12 +102,25 @@ class ToolCall:
             branch: the stable branch that the operator or the session gives, or None.
             own_branch: the branch of this run of the guard, for what has no stable one.
             key_names: the members of `_meta` that may hold a key.
+
+        Raises:
+            Malformed: what names it is no text: it would be taken for another one, or for none.
         """
-        named = text_of(self.meta.get(BRANCH_META)) or branch
-        key = next((text for name in key_names if (text := text_of(self.meta.get(name)))), None)
+        named = self._named_by(BRANCH_META) or branch
+        key = next((text for name in key_names if (text := self._named_by(name))), None)
         if key is None or named is None:
             return Identity(named or own_branch, f"{readable(self.tool, 100)}.{secrets.token_hex(6)}", is_stable=False)
         return Identity(named, readable(key + self._leg(), 180), is_stable=True)
+
+    def _named_by(self, member: str) -> str | None:
+        part = self.meta.get(member)
+        if part is None or part == b"null":
+            return None
+        text = text_of(part)
+        if not text:
+            msg = f"{member} in _meta is a text that is not empty, not {bytes(part[:40]).decode('utf-8', 'replace')}"
+            raise Malformed(msg)
+        return text
 
     def _leg(self) -> str:
         """What tells the legs of one call with several round trips apart: each is an operation."""
@@ -123,7 +136,10 @@ class ToolCall:
         What stands in the key's own place is left out.
         """
         kept = {name: value for name, value in self.arguments.items() if name != rule.key_argument}
-        return (kept, [kept.pop(name) for name in sorted(rule.redact & kept.keys())]) if rule.redact else (kept,)
+        if not rule.redact:
+            return (kept,)
+        hidden: list[Any] = []
+        return _without(kept, {name.casefold() for name in rule.redact}, hidden), hidden
 
     def as_it_came(self) -> bytes:
         """The message, each of its members once."""
@@ -144,6 +160,22 @@ def readable(name: str, length_max: int) -> str:
         return name
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return f"{_ODD.sub('_', name)[: length_max - 17]}~{digest}"
+
+
+def _without(value: Any, names: set[str], hidden: list[Any]) -> Any:
+    """The value without the members of these names; theirs are put to the hidden ones."""
+    if isinstance(value, list):
+        items: list[Any] = value
+        return [_without(one, names, hidden) for one in items]
+    if not isinstance(value, dict):
+        return value
+    kept: dict[str, Any] = {}
+    for name, part in sorted(cast("dict[str, Any]", value).items()):
+        if name.casefold() in names:
+            hidden.append(part)
+        else:
+            kept[name] = _without(part, names, hidden)
+    return kept
 
 
 def _object_of(part: Raw | UnsetType) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Any
@@ -34,7 +33,7 @@ from intentlog.log.sync import Log
 from intentlog.log.values import Applied, Call, OpenIntent, Settings
 from intentlog.mcp import answers, messages
 from intentlog.mcp.attempts import Attempts
-from intentlog.mcp.calls import Identity, ToolCall
+from intentlog.mcp.calls import Identity, Malformed, ToolCall
 from intentlog.mcp.catalog import Catalog
 from intentlog.mcp.lines import complain
 from intentlog.mcp.rules import Rules
@@ -79,7 +78,7 @@ class Guard:
         self._attempts = Attempts(log, BUSY_WAIT)
         self._own_prefix = f"mcp/{how.server}/"
         self._own_branch = f"{self._own_prefix}{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{secrets.token_hex(3)}"
-        self._untold = Untold()
+        self._untold = Untold(log, f"{self._own_prefix}untold")
         self.tasks = Tasks(log)
         self._under_way: dict[IntentId, Sending] = {}
         self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
@@ -87,6 +86,7 @@ class Guard:
 
     def take_over(self) -> None:
         """Find what guards that died have left untold, and close the branches that were theirs alone."""
+        self._untold.load()
         prefix = f"{self._how.server}."
         for left in self._log.unfinished():
             history = self._log.history(left.branch)
@@ -123,6 +123,8 @@ class Guard:
         token = sending.set(way)
         try:
             return self._answer_or_why(way, session)
+        except Malformed as error:
+            return messages.failure(way.call.id, messages.INVALID_PARAMS, f"Invalid params: {error}")
         except Exception as error:  # noqa: BLE001 - a client that is not answered waits for ever
             text = f"internal: {type(error).__name__}: {error}"
             return messages.failure(way.call.id, messages.INTERNAL_ERROR, text)
@@ -139,7 +141,7 @@ class Guard:
                 return way.reply.text
             if isinstance(error, InDoubt):
                 return self._by_task(way, error)
-            return answers.failed(way.call.id, error, stateless=way.call.is_stateless)
+            return answers.failed(way.call.id, error, self._how.place, stateless=way.call.is_stateless)
 
     def _answer(self, way: Sending, session: str | None) -> bytes:
         call = way.call
@@ -228,7 +230,7 @@ class Guard:
 
     def _by_task(self, way: Sending, error: InDoubt) -> bytes:
         """The answer to a call in doubt: if the server took it up as a task, it knows what came of it."""
-        call, doubt = way.call, answers.failed(way.call.id, error, stateless=way.call.is_stateless)
+        call, doubt = way.call, answers.failed(way.call.id, error, self._how.place, stateless=way.call.is_stateless)
         if error.intent_id is None:
             return doubt
         try:
@@ -253,12 +255,19 @@ class Guard:
         """Whether the answer is with the client, or that was gone or had given the call up. The last word counts."""
         if way.done is None:
             return
-        if told:
-            self._untold.drop(way.done)
-            with suppress(IntentLogError):  # then it is told once more, to an equal call
+        try:
+            if told:
+                self._untold.told(way.done)
                 self._log.append(way.done.intent_id.branch, TOLD, way.done.intent_id.step)
-        else:
-            self._untold.add(way.done)
+            else:
+                self._untold.add(way.done)
+        except IntentLogError as error:  # as after a crash, it may be told once more
+            complain(f"whether {way.done.intent_id} was told could not be noted: {error}")
+
+    def has_it(self, way: Sending) -> None:
+        """A client has an answer that it could not be told before. To be followed by `was_told`, which notes it."""
+        if way.done is not None:
+            self._untold.forget(way.done)
 
     def late(self, way: Sending, reply: Reply) -> None:
         """The server answers a call whose client was answered without it: what it says settles the doubt."""
@@ -282,7 +291,7 @@ class Guard:
             return
         if way.alike is not None:
             way.done = Done(way.alike, intent, value)
-            self._untold.add(way.done)
+            self.was_told(way, told=False)
 
     def close(self) -> None:
         """Close the attempts that it opened. Its calls have ended."""

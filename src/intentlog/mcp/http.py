@@ -35,8 +35,9 @@ _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 class _Refused(Exception):
     """A request that is not passed on."""
 
-    def __init__(self, status: int, code: int, why: str) -> None:
+    def __init__(self, status: int, code: int, why: str, id_: object = None) -> None:
         super().__init__(why)
+        self.id = id_
         self.status = status
         self.code = code
 
@@ -67,7 +68,7 @@ class Application:
             asked = await self._asked(scope, receive)
             frame = self._judged(asked)
         except _Refused as refused:
-            await tell(send, refused.status, messages.failure(None, refused.code, str(refused)))
+            await tell(send, refused.status, messages.failure(refused.id, refused.code, str(refused)))
             return
         if frame is not None and frame.method == CALL:
             await self._take(frame, asked, receive, send)
@@ -98,6 +99,10 @@ class Application:
         target: bytes = scope["raw_path"] or quote(scope["path"]).encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
+        if target[:7].lower() == b"http://":  # as to a proxy
+            target = b"/" + target[7:].partition(b"/")[2]
+        if not target.startswith(b"/") or b"#" in target:
+            raise _Refused(400, messages.INVALID_REQUEST, "the request's target is no path")
         asked = Asked(scope["method"], target, [(name.lower(), value) for name, value in scope["headers"]])
         host = (asked.header(b"host") or b"").decode("latin-1").lower()
         if self._hosts is not None and host not in self._hosts:
@@ -140,7 +145,7 @@ class Application:
                 if isinstance(inner, list) or (inner is not None and inner.method == CALL):
                     raise _Refused(400, messages.INVALID_REQUEST, "send each tools/call by itself, not in a batch")
         except Unreadable as error:
-            raise _Refused(400, messages.PARSE_ERROR, f"Parse error: {error}") from error
+            raise _Refused(400, messages.PARSE_ERROR, f"Parse error: {error}", messages.id_in(asked.body)) from error
         return None
 
     async def _take(self, frame: Frame, asked: Asked, receive: Receive, send: Send) -> None:

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import httpx2
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from intentlog.log.values import Call
 from intentlog.mcp import messages
 from intentlog.mcp.calls import ToolCall
 from intentlog.mcp.events import Events, data_of, has_id
 from intentlog.mcp.guard import Guard
+from intentlog.mcp.lines import complain
 from intentlog.mcp.messages import Frame, KnownBy, Unreadable, known_by
 from intentlog.mcp.sending import NotReached, Reply, Sending, Unanswered, proves_nothing
 from intentlog.mcp.upstream import NOT_TAKEN, Asked, Headers, LedPast, Upstream, is_stream
@@ -158,6 +159,8 @@ class Flight:
             self.ends_with(error)
         except LedPast as error:
             self.ends_with((NotReached if error.status in NOT_TAKEN else Unanswered)(str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, a call waits for its end
+            complain(f"internal: {type(error).__name__}: {error}")
         finally:
             self.ends_with(Unanswered("the server's answer ended without a reply"))
 
@@ -187,9 +190,13 @@ class Flight:
                 await self.events.put(event)
 
     def _reply_in(self, text: bytes) -> Reply | None:
+        """The reply that a text is, or that some reader could take it for."""
         frame = frame_in(text)
-        is_its = frame is not None and frame.is_reply and known_by(frame.id) == known_by(self.call.id)
-        return Reply(frame, text) if frame is not None and is_its else None
+        if frame is not None and frame.method is not UNSET and frame.result is UNSET and frame.error is UNSET:
+            return None
+        found = [frame] if frame is not None and frame.is_reply else [one for one, _ in messages.replies_in(text)]
+        its = next((one for one in found if str(one.id) == str(self.call.id)), None)
+        return Reply(its, text) if its is not None else None
 
 
 class Heard(NamedTuple):
@@ -260,12 +267,15 @@ class Streams:
     async def heard(self, session: bytes | None, event: bytes) -> Heard:
         """An event has come in a session. It is to be passed on, unless its client was told something else."""
         frame = frame_in(data_of(event))
-        if frame is None:
-            return Heard(passes=True)
-        if frame.method == messages.LIST_CHANGED:
+        if frame is not None and frame.method == messages.LIST_CHANGED:
             self._guard.catalog.changed()
-        flight = self.of(session, frame.id) if frame.is_reply else None
-        if flight is None or not flight.is_sent:  # a reply to what was not sent is another's of that id
+        if frame is None or not frame.is_reply:
+            like = messages.replies_in(data_of(event)) if frame is None and session is not None else []
+            frame = like[0][0] if len(like) == 1 else None
+        flight = self.of(session, frame.id) if frame is not None else None
+        if (
+            frame is None or flight is None or not flight.is_sent
+        ):  # a reply to what was not sent is another's of that id
             return Heard(passes=True)
         flight.is_elsewhere = True
         await self.came(flight, Reply(frame, data_of(event)))
@@ -276,6 +286,7 @@ class Streams:
         if self._flights.get(flight.key) is flight:
             del self._flights[flight.key]
         if flight.way is not None:
+            self._guard.has_it(flight.way)  # before its client can call again
             await asyncio.to_thread(self._guard.was_told, flight.way, told=True)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -81,6 +81,40 @@ def _refuse_twins(text: bytes) -> None:
 def misspelt_in(names: Iterable[str], known: Collection[str]) -> str | None:
     """A name that is a known one in other letters (`Method`), or None: to some readers that is the same."""
     return next((name for name in names if name not in known and name.casefold() in known), None)
+
+
+def replies_in(text: bytes) -> list[tuple[Frame, bytes]]:
+    """What some reader could take for replies, in whatever spelling: each, and a text of it alone.
+
+    A server's reply is not refused for its spelling, but it has to be recorded before its client can read it.
+    """
+    try:
+        value: object = json.loads(text.decode("utf-8-sig", "replace"))
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(value, list):
+        frame = _reply_like(value)
+        return [] if frame is None else [(frame, text)]
+    parts = cast("list[object]", value)
+    return [(_reply_like(part) or Frame(), json.dumps(part).encode()) for part in parts]
+
+
+def _reply_like(value: object) -> Frame | None:
+    if not isinstance(value, dict):
+        return None
+    folded = {str(name).casefold(): part for name, part in cast("dict[object, object]", value).items()}
+    parts = {name: Raw(json.dumps(folded[name]).encode()) for name in ("result", "error") if name in folded}
+    return Frame(id=folded["id"], **parts) if parts and "id" in folded else None
+
+
+def id_in(text: bytes) -> object:
+    """The id of a request that could not be read, or None."""
+    try:
+        value: object = json.loads(text.decode("utf-8-sig", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    id_ = cast("dict[str, object]", value).get("id") if isinstance(value, dict) else None
+    return id_ if isinstance(id_, str | int) else None
 
 
 def members_of(part: Raw | UnsetType) -> dict[str, Raw]:

@@ -9,7 +9,7 @@
     effect = "KEYED"
     window_s = 86400
     key_argument = "idempotency_key"      # where the receiver looks for the key; or key_header, over HTTP
-    redact = ["card"]                     # arguments that are never written
+    redact = ["card"]                     # never written, at whatever depth
 
     [tools.push]
     effect = "QUERYABLE"
@@ -40,6 +40,9 @@ TIME_LIMIT_S = 3600.0
 or a review may take long."""
 
 
+LIMIT_MAX_S = 366 * 86_400
+
+
 class RulesUnreadable(IntentLogError):
     """The file of rules cannot be read, or says what makes no sense. Nothing was started."""
 
@@ -59,7 +62,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         time_limit_s: how long a call may take, in seconds.
         key_argument: the argument that carries the request id; what a model puts there is dropped.
         key_header: the HTTP header that carries it.
-        redact: arguments that are never written.
+        redact: members of the arguments that are never written, at whatever depth, in whatever letters.
     """
 
     effect: Literal["READ", "IDEMPOTENT", "KEYED", "QUERYABLE", "UNSAFE"] | None = None
@@ -87,8 +90,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         if self.probe and self.effect not in ("QUERYABLE", "KEYED"):
             msg = "only QUERYABLE and KEYED tools have a probe"
             raise ValueError(msg)
-        if min(self.time_limit_s, self.probe_limit_s) <= 0:
-            msg = "time limits are positive"
+        if not all(0 < limit_s <= LIMIT_MAX_S for limit_s in (self.time_limit_s, self.probe_limit_s)):
+            msg = f"time limits are above 0 and at most {LIMIT_MAX_S} s"
             raise ValueError(msg)
 
 
@@ -138,6 +141,17 @@ class Rules(Struct, frozen=True, forbid_unknown_fields=True):
                 return UNSAFE
 
 
+def check_for_pipes(rules: Rules) -> None:
+    """Refuse rules that only count over HTTP.
+
+    Raises:
+        RulesUnreadable: a receiver would look for its key in a header, which a message between pipes does not have.
+    """
+    for name, rule in rules.tools.items():
+        if rule.key_header and not rule.key_argument:
+            raise RulesUnreadable(f"{name}: key_header counts over HTTP alone; between pipes a key has a key_argument")
+
+
 def _hinted(hints: Hints) -> Effect:
     """`destructiveHint` and `openWorldHint` say nothing of whether a repeat is safe."""
     if hints.readOnlyHint:
@@ -156,6 +170,6 @@ def read_rules(path: Path) -> Rules:
         rules = msgspec.convert(given, Rules)
         for name in rules.tools:
             rules.effect_of(name, None)
-    except (OSError, ValueError, ToolMisdefined) as error:
+    except (OSError, ValueError, OverflowError, ToolMisdefined) as error:
         raise RulesUnreadable(f"{path}: {error}") from error
     return rules

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from intentlog.errors import Suspended
 from intentlog.log.values import Call
@@ -140,12 +140,26 @@ def outcome_of(reply: Reply) -> Any:
                 raise Failed(text)
     if text_of(members_of(frame.result).get("resultType")) == INPUT_REQUIRED:
         raise Suspended("the server asks for something first")
-    return msgspec.json.decode(frame.result) if frame.result is not UNSET else None
+    return _kept(frame.result) if frame.result is not UNSET else None
+
+
+class _Unkept:
+    """A result that cannot be recorded: the call is done without a value."""
+
+
+def _kept(result: Raw) -> Any:
+    try:
+        return msgspec.json.decode(result)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return _Unkept()
 
 
 def code_of(frame: Frame) -> int | None:
     """The code of an error of JSON-RPC, if it is one."""
-    code: object = msgspec.json.decode(members_of(frame.error).get("code", b"null"))
+    try:
+        code: object = msgspec.json.decode(members_of(frame.error).get("code", b"null"))
+    except msgspec.MsgspecError:
+        return None
     return code if isinstance(code, int) else None
 
 

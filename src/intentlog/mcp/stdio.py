@@ -12,10 +12,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Lock, Thread, Timer
 from types import FrameType
 from typing import Any
 
@@ -40,28 +40,17 @@ from intentlog.mcp.messages import (
     members_of,
     text_of,
 )
-from intentlog.mcp.sending import NotReached, Reply, Sending, Unanswered
+from intentlog.mcp.sending import NotReached, Reply, Unanswered
+from intentlog.mcp.stdio_calls import InFlight, Once, told_if_failed
 from intentlog.mcp.tasks import GET, RESULT
 
 ASK_LIMIT_S = 30.0
 LEFT_MAX = 10_000
+SENT_LIMIT_S = 3.0
+ENDING_LIMIT_S = 3.0
+"""How long a client may take to read what is left, once a signal has ended the server."""
 CALLS_MAX = 1024  # threads; further calls wait for one
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-
-
-class InFlight:
-    """A call from when it was read until its client is answered."""
-
-    def __init__(self, call: ToolCall, answer: Callable[[bytes], None]) -> None:
-        self.call = call
-        self.answer = answer
-        self.replies: SimpleQueue[Reply | str] = SimpleQueue()  # the reply, or why there will be none
-        self.lock = Lock()
-        self.ended = Event()
-        self.is_sent = False
-        self.is_cancelled = False
-        self.way: Sending | None = None
-        self.is_given_up = False  # its client is answered without a reply
 
 
 class Pump:
@@ -96,6 +85,7 @@ class Pump:
         self._changed = Condition(Lock())
         self._over, self._ends = os.pipe()
         self._is_over = False
+        self._has_ended = False
         self._pool = ThreadPoolExecutor(CALLS_MAX, "intentlog-mcp-call")
 
     def run(self) -> int:
@@ -105,19 +95,35 @@ class Pump:
         reader.start()
         try:
             self._read_client()
-            with self._changed:  # what was asked before the client closed its end is still sent
-                self._changed.wait_for(lambda: not self._unsent)
+            self._await_sent()
             self._to_server.close()
             reader.join()
             self._pool.shutdown()
             return self._server.wait()
         finally:
+            self._has_ended = True
             for one, handler in before.items():
                 signal.signal(one, handler)
+
+    def _await_sent(self) -> None:
+        """What was asked before the client closed its end is still sent; but for what waits behind another call."""
+        with self._changed:
+            left = self._unsent + 1
+            while 0 < self._unsent < left:
+                left = self._unsent
+                self._changed.wait(SENT_LIMIT_S)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         del frame
         self._server.send_signal(number)
+        ending = Timer(ENDING_LIMIT_S, self._end_by, [number])
+        ending.daemon = True
+        ending.start()
+
+    def _end_by(self, number: int) -> None:
+        """End as the server did, though a client that reads nothing keeps an answer waiting: all is recorded."""
+        if self._server.poll() is not None and not self._has_ended:
+            os._exit(128 + number)
 
     # --- from the client -------------------------------------------------------------------------------------------
 
@@ -129,7 +135,7 @@ class Pump:
                 else:
                     self._take(line)
             except Unreadable as error:
-                self._tell_client(messages.failure(None, messages.PARSE_ERROR, f"Parse error: {error}"))
+                self._tell_client(messages.failure(messages.id_in(line), messages.PARSE_ERROR, f"Parse error: {error}"))
 
     def _take(self, line: bytes) -> None:
         read = messages.read_frame(line)
@@ -290,25 +296,42 @@ class Pump:
     def _read_server(self) -> None:
         try:
             for line in lines_of(self._from_server):
-                try:
-                    read = messages.read_frame(line)
-                except Unreadable:
-                    read = None  # the client's own reader says so
-                if not (isinstance(read, Frame) and self._is_taken(read, line)):
-                    with suppress(OSError, Unwritten):  # the client is gone; what it cannot hear, the log still can
-                        self._to_client.write(line)
+                if not self._is_taken(line):
+                    self._let_client_have(line)
         finally:
             self._is_over = True
             for flight in list(self._calls.values()):
                 flight.replies.put("the server has ended")
             os.write(self._ends, b".")
 
-    def _is_taken(self, read: Frame, line: bytes) -> bool:
+    def _is_taken(self, line: bytes) -> bool:
         """Whether a message of the server's is not simply passed on."""
-        if read.method == LIST_CHANGED:
-            self._guard.catalog.changed()
-        if not read.is_reply:
+        try:
+            read = messages.read_frame(line)
+        except Unreadable:
+            read = None  # the client's own reader says so
+        if isinstance(read, Frame):
+            if read.method == LIST_CHANGED:
+                self._guard.catalog.changed()
+            if read.method is not UNSET and read.result is UNSET and read.error is UNSET:
+                return False
+            if read.is_reply:
+                return self._is_reply_taken(read, line) or self._is_taken_as([(read, line)])
+        return self._is_taken_as(messages.replies_in(line) if self._calls else [])
+
+    def _is_taken_as(self, found: list[tuple[Frame, bytes]]) -> bool:
+        """Whether what some readers could take for replies was given to calls, and the rest of it passed on."""
+        if not any(self._flight_like(frame.id) for frame, _ in found):
             return False
+        for frame, text in found:
+            flight = self._flight_like(frame.id)
+            if flight is None:
+                self._let_client_have(text.rstrip(b"\r\n") + b"\n")
+            else:
+                self._give(flight, Reply(frame, text.rstrip(b"\r\n")))
+        return True
+
+    def _is_reply_taken(self, read: Frame, line: bytes) -> bool:
         key = known_by(read.id)
         asked = self._asked.get(key[1]) if key[0] else None
         if asked is not None:
@@ -319,12 +342,7 @@ class Pump:
             self._guard.tasks.heard(*told, read)
         flight = self._calls.get(key)
         if flight is not None and flight.is_sent:
-            with flight.lock:
-                if not flight.is_given_up:
-                    flight.replies.put(Reply(read, line.rstrip(b"\r\n")))
-                    return True
-            self._calls.pop(key, None)
-            self._pool.submit(self._late, flight, Reply(read, line))
+            self._give(flight, Reply(read, line.rstrip(b"\r\n")))
             return True
         batch = self._batched.pop(key, None)
         if batch is not None:
@@ -334,6 +352,24 @@ class Pump:
         if is_first is not None and read.result is not UNSET:
             self._guard.catalog.listed(read.result, is_first=is_first)
         return False
+
+    def _give(self, flight: InFlight, reply: Reply) -> None:
+        """Give a call its reply; if its client was answered without it, the guard."""
+        with flight.lock:
+            if not flight.is_given_up:
+                flight.replies.put(reply)
+                return
+        self._calls.pop(known_by(flight.call.id), None)
+        self._pool.submit(self._late, flight, reply)
+
+    def _flight_like(self, id_: object) -> InFlight | None:
+        """The call that a reply with this id could be for: there are clients to which `"1"` is `1`."""
+        sent = (flight for flight in list(self._calls.values()) if flight.is_sent)
+        return next((flight for flight in sent if str(flight.call.id) == str(id_)), None)
+
+    def _let_client_have(self, line: bytes) -> None:
+        with suppress(OSError, Unwritten):  # the client is gone; what it cannot hear, the log still can
+            self._to_client.write(line)
 
     def _late(self, flight: InFlight, reply: Reply) -> None:
         """A reply after its client was answered without it."""
@@ -348,22 +384,3 @@ class Pump:
 
     def _tell_client(self, text: bytes) -> None:
         self._to_client.write(text + b"\n")
-
-
-def told_if_failed(done: Future[None]) -> None:
-    """What should not be is told: a client may wait for an answer."""
-    if (error := done.exception()) is not None:
-        complain(f"internal: {type(error).__name__}: {error}")
-
-
-class Once:
-    """Does something when it is called for the first time."""
-
-    def __init__(self, what: Callable[[], None]) -> None:
-        self._what: Callable[[], None] | None = what
-
-    def __call__(self) -> None:
-        """Do it, if it was not done."""
-        what, self._what = self._what, None
-        if what is not None:
-            what()

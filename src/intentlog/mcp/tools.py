@@ -52,11 +52,14 @@ class Tools:
         with self._lock:
             known = self._handles.get(name)
             if known is None or known[0] != effect:
-                known = self._handles[name] = effect, _declared(self.named(name), effect, self._rules.rule_for(name))
+                known = self._handles[name] = (
+                    effect,
+                    _declared(self.named(name), name, effect, self._rules.rule_for(name)),
+                )
             return known[1]
 
 
-def _declared(name: str, effect: Effect, rule: Rule) -> Handle:
+def _declared(name: str, own_name: str, effect: Effect, rule: Rule) -> Handle:
     declared = tool(
         effect=effect,
         name=name,
@@ -77,7 +80,8 @@ def _declared(name: str, effect: Effect, rule: Rule) -> Handle:
     if rule.probe:
 
         def ask(call: Call, arguments: dict[str, Any]) -> Any:
-            asked = {"tool": name, "arguments": arguments, "request_id": call.request_id, "intent_id": call.intent_id}
+            about = {"request_id": str(call.request_id), "intent_id": str(call.intent_id)}
+            asked = {"tool": own_name, "arguments": arguments, **about}
             return _asked(rule.probe, asked, rule.probe_limit_s)
 
         def ask_hiding(call: Call, arguments: dict[str, Any], hidden: Secret[list[Any]]) -> Any:

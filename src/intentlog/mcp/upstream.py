@@ -105,8 +105,13 @@ class Upstream:
             NotReached: nothing has left.
             Unanswered: it may have arrived, and no answer began.
         """
-        url = self._base.copy_with(raw_path=asked.target)
-        request = self._client.build_request(asked.method, url, headers=self._sent(asked), content=asked.body or None)
+        try:
+            url = self._base.copy_with(raw_path=asked.target)
+            request = self._client.build_request(
+                asked.method, url, headers=self._sent(asked), content=asked.body or None
+            )
+        except (httpx2.InvalidURL, ValueError, TypeError) as error:
+            raise NotReached(f"it cannot be passed on: {error}") from error
         try:
             response = await self._client.send(request, stream=True)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.LocalProtocolError) as error:
