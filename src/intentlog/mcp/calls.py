@@ -118,7 +118,7 @@ class ToolCall:
             return None
         text = text_of(part)
         if not text:
-            msg = f"{member} in _meta is a text that is not empty, not {bytes(part[:40]).decode('utf-8', 'replace')}"
+            msg = f"{member} in _meta is a text that is not empty, not {bytes(part)[:40].decode('utf-8', 'replace')}"
             raise Malformed(msg)
         return text
 
