@@ -165,8 +165,7 @@ def readable(name: str, length_max: int) -> str:
 def _without(value: Any, names: set[str], hidden: list[Any]) -> Any:
     """The value without the members of these names; theirs are put to the hidden ones."""
     if isinstance(value, list):
-        items: list[Any] = value
-        return [_without(one, names, hidden) for one in items]
+        return [_without(one, names, hidden) for one in cast("list[object]", value)]
     if not isinstance(value, dict):
         return value
     kept: dict[str, Any] = {}
