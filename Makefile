@@ -28,6 +28,9 @@ BENCH_INSTALLED := bench/.venv/.installed
 SERVER_TESTS := $(patsubst %,tests/test_%.py,postgres_faults postgres_storms postgres_field_cases postgres_program \
   workers workers_example watch_cli doctor_cli)
 
+# What starts many guards and servers: the guard over HTTP, and real clients and servers.
+MCP_TESTS := tests/mcp_guard/test_mcp_http.py tests/mcp_real
+
 # A PYTHONPATH from outside could put another intentlog, or another tool, in front of the ones that are locked.
 unexport PYTHONPATH PYTHONHOME
 
@@ -62,7 +65,7 @@ demo: $(INSTALLED)
 	@$(BIN)/intentlog demo
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SERVER_TESTS:%=--ignore=%) --ignore=tests/reliability --ignore=tests/mcp_real $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SERVER_TESTS:%=--ignore=%) --ignore=tests/reliability $(MCP_TESTS:%=--ignore=%) $(PYTEST_ARGS)
 
 test-servers: $(INSTALLED)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(SERVER_TESTS) $(PYTEST_ARGS)
@@ -73,7 +76,7 @@ test-reliability: $(INSTALLED)
 
 # Real clients and servers, each with what it needs in an environment of its own; needs npm's registry.
 test-mcp: $(INSTALLED) $(MCP_INSTALLED)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/mcp_real $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(MCP_TESTS) $(PYTEST_ARGS)
 
 soak: $(INSTALLED)
 	@PYTHONPATH=tests $(BIN)/python -m reliability.soak --minutes '$(MINUTES)' --seed '$(SEED)' --control '$(CONTROL)'

@@ -80,7 +80,7 @@ def _small(run: Run, folder: Path) -> None:
 
 
 def _mcp(run: Run, folder: Path) -> None:
-    run.mcp = mcp.measure(folder, quick=run.quick)
+    run.mcp = mcp.measure(folder, *(mcp.QUICK if run.quick else mcp.FULL))
 
 
 def _peers(run: Run, folder: Path) -> None:

@@ -61,9 +61,11 @@ class _Client:
         self._from.close()
 
 
-def measure(folder: Path, *, quick: bool) -> McpCalls:
-    """Call directly, guarded, and through the library alone, in turn."""
-    rounds, times = (3, 30) if quick else (9, 200)
+QUICK, FULL = (3, 30), (9, 200)
+
+
+def measure(folder: Path, rounds: int, times: int) -> McpCalls:
+    """Call directly, guarded, and through the library alone, in turn, so many times in each round."""
     guarded_log = folder / "guarded.db"
     guard = [sys.executable, "-m", "intentlog", "mcp", "--log", str(guarded_log), "--server", "bench", "--", *SERVER]
     direct, guarded, effects, threes = list[int](), list[int](), list[int](), list[int]()
@@ -90,7 +92,7 @@ def measure(folder: Path, *, quick: bool) -> McpCalls:
                 effects.append(time.perf_counter_ns() - started)
             added.append(median(guarded[first:]) - median(direct[first:]) - median(threes[first:]))
     with Log.open(guarded_log) as log:
-        found = sum(entry.kind == "Committed" for entry in log.tail(len(guarded) * 8))
+        found = sum(entry.kind == "Committed" for entry in log.tail(8 * (len(guarded) + _WARM)))
     if found != len(guarded) + _WARM:
         raise Missing(f"{found} calls are in the guard's log, {len(guarded) + _WARM} were made")
     return McpCalls(

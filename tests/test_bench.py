@@ -11,9 +11,23 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench import biglog, effects, growth, postgres, small, standin, table
+from bench import biglog, effects, growth, mcp, postgres, small, standin, table
 from bench.floor import FILE_BYTES, RECORD_BYTES, Floor, percentile
-from bench.measures import AtOnce, Effects, Growth, Import, Machine, Peer, Replay, Restart, Run, Size, Spread, spread
+from bench.measures import (
+    AtOnce,
+    Effects,
+    Growth,
+    Import,
+    Machine,
+    McpCalls,
+    Peer,
+    Replay,
+    Restart,
+    Run,
+    Size,
+    Spread,
+    spread,
+)
 from bench.peers import compare
 from intentlog import Log
 from intentlog.store.wal import wal_of
@@ -37,6 +51,7 @@ def whole_run() -> Run:
         replay=Replay(1, ONE),
         imported=Import(ONE, ONE, [], [], []),
         size=Size(1, 1.0),
+        mcp=McpCalls(1, 1.0, 1.0, 1.0, 1.0, 1.0, ONE),
         peers=[Peer("one", "1", "SQLite", "", [AtOnce("sequential", 1, ONE, 1.0, 1.0, ONE, 1.0)], absent="gone")],
         absent={"postgresql": "not built"},
     )
@@ -203,3 +218,10 @@ def test_a_peer_that_does_not_install_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(compare, "server", lambda *_, **__: (_ for _ in ()).throw(compare.Absent("no server")))
     peers = compare.measure(tmp_path, quick=True, tell=lambda _: None)
     assert [(one.name, bool(one.absent), one.figures) for one in peers] == [(s.name, True, []) for s in compare.SPECS]
+
+
+def test_the_guard_between_pipes_is_measured(tmp_path: Path) -> None:
+    """Each call of each round is in the guard's log: what was passed by it would be missing, and the run would fail."""
+    found = mcp.measure(tmp_path, 2, 5)
+    assert found.calls == 10
+    assert found.guarded_p50_us > found.direct_p50_us > 0
