@@ -22,7 +22,7 @@ from reliability.power_cut_scenarios import BROKEN, EFFORT, GROWN, is_caught, li
 from reliability.recording_strace import record
 
 HARNESS = "power cut, by strace"
-OPENED_MAX, OPENED_MIN = (5_200, 5_000) if LONG else (350, 340)  # of each of ten traces
+OPENED_MAX, OPENED_MIN = (5_200, 5_000) if LONG else (400, 390)  # of each of ten traces
 
 
 @pytest.fixture(scope="module", autouse=True)
