@@ -33,6 +33,8 @@ MCP_TESTS := tests/mcp_guard/test_mcp_http.py tests/mcp_real
 
 # A PYTHONPATH from outside could put another intentlog, or another tool, in front of the ones that are locked.
 unexport PYTHONPATH PYTHONHOME
+# The labs start hundreds of processes: without bytecode on disk each would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
