@@ -189,13 +189,19 @@ def checkpoint_each(frames: int) -> None:
 
 
 def finish(world: World) -> list[str]:
-    """Carry every branch to its end after a crash, and say what went wrong; nothing happens twice on the way."""
+    """Carry what was begun, and a new branch, to their ends after a crash, and say what went wrong.
+
+    Nothing happens twice on the way.
+    """
     world.first = False
     with world.open() as log:
+        is_new = {branch: next(log.history(branch), None) is None for branch in world.branches}
+        one_new = next((branch for branch in world.branches if is_new[branch]), None)
+        carried = [branch for branch in world.branches if branch == one_new or not is_new[branch]]
         for _ in range(4):
             world.recover(log)
             world.resolve(log)
-            left = [branch for branch in world.branches if log.history(branch) and not world.effect(log, branch)]
+            left = [branch for branch in carried if not world.effect(log, branch)]
             if not left:
                 break
         else:

@@ -52,7 +52,15 @@ def syncs(record: Recorder, folder: Path, branches: str) -> list[int]:
 
 
 def judged_after_failed_sync(
-    record: Recorder, folder: Path, branches: str, number: int, *, fail_at: int, opened_max: int, broken: str = ""
+    record: Recorder,
+    folder: Path,
+    branches: str,
+    number: int,
+    *,
+    fail_at: int,
+    opened_max: int,
+    broken: str = "",
+    caught_max: int = 0,
 ) -> Judged:
     """A sync fails, the process ends, another one goes on from what the cache has, and then the power is cut.
 
@@ -66,6 +74,7 @@ def judged_after_failed_sync(
         fail_at: which sync, of `syncs`.
         opened_max: how many states are opened at most.
         broken: how the second process is broken on purpose.
+        caught_max: see `judge`; of each half.
     """
     world = str(folder / "world")
     recording, _ = record(begun(folder), programs.begin, world, branches, 0, "", fail_at=fail_at)
@@ -76,7 +85,10 @@ def judged_after_failed_sync(
     trace = recording.operations
     tried = (at for at, one in enumerate(trace) if at > since and isinstance(one, Note) and one.text.startswith("try"))
     parts = (trace[: next(tried)], trace)  # fails where the witness saw nothing
-    found = [judge(part, folder, number, effort=EFFORT, opened_max=opened_max // 2, since=since) for part in parts]
+    found = [
+        judge(part, folder, number, effort=EFFORT, opened_max=opened_max // 2, caught_max=caught_max, since=since)
+        for part in parts
+    ]
     labelled = [f"sync {fail_at} failed, {one}" for judged in found for one in judged.violations]
     return Judged(*(sum(numbers) for numbers in zip(*(judged[:4] for judged in found), strict=True)), labelled)
 

@@ -65,7 +65,7 @@ def test_a_keeper_that_relies_on_the_page_cache_is_caught(
     states = caught = 0
     for fail_at in syncs(record, quick_folder, "UNSAFE-re")[2:]:  # when something was acknowledged already
         judged = judged_after_failed_sync(
-            record, quick_folder, "UNSAFE-re", seed(), fail_at=fail_at, opened_max=200, broken=broken
+            record, quick_folder, "UNSAFE-re", seed(), fail_at=fail_at, opened_max=200, broken=broken, caught_max=3
         )
         states, caught = states + judged.states, caught + judged.guilty
         if caught:
