@@ -85,6 +85,38 @@ def test_an_idempotent_call_goes_on_with_its_operation(tmp_path: Path, point: st
     assert len({one["request_id"] for one in calls}) == 1
 
 
+def leg(guarded: Guarded, **more: Any) -> Any:
+    """A call of `ask`, under its key: with what was asked for, or without."""
+    call = {"name": "ask", "arguments": {}, "_meta": {"io.intentlog/step": "k"}, **more}
+    return guarded.ask("tools/call", call)
+
+
+@pytest.mark.parametrize("point", ["between", *NEVER_SENT, *IN_DOUBT, "after_committed"])
+def test_a_guard_dies_between_two_legs_of_a_call_or_in_the_second(tmp_path: Path, point: str) -> None:
+    """The leg with what was asked for is an operation of its own: after a crash it is answered as any call is."""
+    with Guarded(tmp_path, "--branch", "b") as first:
+        assert first.answer(leg(first))["result"]["resultType"] == "input_required"
+        first.process.kill()
+    answered = {"inputResponses": {"q": 1}, "requestState": "s-1"}
+    if point != "between":
+        with Guarded(tmp_path, "--branch", "b", crash_at=point) as second:
+            with suppress(NoAnswer):
+                second.answer(leg(second, **answered))
+            assert second.process.wait(20) == -9
+    with Guarded(tmp_path, "--branch", "b") as third:
+        answers = [third.answer(leg(third, **answered)) for _ in range(2)]
+        assert third.answer(leg(third))["result"]["resultType"] == "input_required"
+        happened = len(third.calls())
+        assert third.end() == 0
+    if point in IN_DOUBT:
+        assert [state_of(one) for one in answers] == ["in_doubt", "in_doubt"]
+        assert happened == (0 if point in BEFORE_THE_CALL else 1)
+    else:
+        assert [one["result"]["content"][0]["text"] for one in answers] == ["asked", "asked"]
+        assert answers[1]["result"]["_meta"]["io.intentlog/replayed"] is True
+        assert happened == 1
+
+
 def test_the_server_dies_in_a_call(tmp_path: Path) -> None:
     """Its client is answered before the end: in doubt. The guard ends as the server did; an equal call is in doubt."""
     with Guarded(tmp_path) as guarded:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from mcp_real.task_rows import rows_of
 from mcp_real.wire import guarded
 
 from intentlog import Log
+from intentlog.core.records import Pending
+from intentlog.mcp.rules import read_rules
 
 HERE = Path(__file__).parent
 LIMIT_S = 120
@@ -115,6 +118,15 @@ OF_ERA = {
     },
     "legacy": {"version": '"2025-11-25"', "server/discover": "null", "ping": "{}"},
 }
+PAGES = {
+    "pages of tools/list": '"nextCursor": "to-2", "tools": [{"name": "look-1"',
+    "pages of resources/list": '"resources": [{"name": "page 2", "uri": "pages://2"}]',
+    "pages of resources/templates/list": '"uriTemplate": "pages://2/{line}"',
+    "pages of prompts/list": '"prompts": [{"name": "prompt-2"}]',
+    "a page that is not there": '"code": -32602',
+    "calls of each page's tools": "act-2 was called",
+    "the first page again, then a read of the last": "look-2 was called",
+}
 HAPPENED = [
     "ordered tea", "ordered tea", "ordered ice, and broke", "paid for tea: True", "paid for milk: True",
     "begins coal", "cancelled coal",
@@ -185,10 +197,43 @@ def test_both_eras_with_a_server_of_the_sdk(tmp_path: Path, mode: str) -> None:
     assert in_doubt(tmp_path / "log.db") == ["orders.slow"]
 
 
-def with_guard(folder: Path, name: str, command: Sequence[str]) -> list[str]:
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_lists_of_several_pages(tmp_path: Path, mode: str) -> None:
+    """Of a server of the SDK that has them. A tool of any page is known by its annotations, as long as it is listed."""
+    rows: list[dict[str, Any]] = []
+    for side in ("direct", "guarded"):
+        witness = tmp_path / side
+        command = [str(V2), str(HERE / "servers" / "pages.py"), str(witness)]
+        rows.append(
+            seen_by(
+                "pages.py",
+                mode,
+                *(command if side == "direct" else with_guard(tmp_path, "pages", command, "--trust-annotations")),
+            )
+        )
+        calls = [f"{tool}-{page}" for page in range(3) for tool in ("look", "act")]
+        assert witness.read_text().splitlines() == [*calls, "look-2"]
+    assert_equal_rows(f"pages, {mode}", *rows, PAGES)
+    assert in_doubt(tmp_path / "log.db") == []
+    with Log.open(tmp_path / "log.db") as log:
+        recorded = [entry.record.tool for entry in log.tail(100) if isinstance(entry.record, Pending)]
+    # A list that was begun anew says nothing of its later pages until those are read again.
+    assert recorded == ["pages.act-0", "pages.act-1", "pages.act-2", "pages.look-2"]
+
+
+def test_rules_are_suggested_for_every_page(tmp_path: Path) -> None:
+    """None of a server's tools is left out because it is listed late."""
+    server = [str(V2), str(HERE / "servers" / "pages.py"), str(tmp_path / "witness")]
+    suggest = [sys.executable, "-m", "intentlog", "mcp", "--suggest", "--", *server]
+    (tmp_path / "rules.toml").write_bytes(subprocess.run(suggest, stdout=subprocess.PIPE, check=True).stdout)
+    names = {f"{tool}-{page}" for page in range(3) for tool in ("look", "act")}
+    assert read_rules(tmp_path / "rules.toml").tools.keys() == names
+
+
+def with_guard(folder: Path, name: str, command: Sequence[str], *options: str) -> list[str]:
     """The command of a guarded server, for a client that gives its servers few variables of its environment."""
     path = os.environ.get("PYTHONPATH")
     if path is None:
-        return guarded(folder / "log.db", command, "--server", name)
+        return guarded(folder / "log.db", command, "--server", name, *options)
     bare = ["env", "-u", "PYTHONPATH", *command]
-    return ["env", f"PYTHONPATH={path}", *guarded(folder / "log.db", bare, "--server", name)]
+    return ["env", f"PYTHONPATH={path}", *guarded(folder / "log.db", bare, "--server", name, *options)]

@@ -1,7 +1,7 @@
 """The pump between a client's pipes and a server's: every byte passes, but for calls, which the guard sends.
 
-One thread reads the client, one the server; each call has a thread of its own while it is made. What is no call keeps
-its order and its bytes.
+One thread reads the server, one the client; each call has a thread of its own while it is made (`turns`). What is no
+call keeps its order and its bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Thread, Timer
@@ -41,8 +40,9 @@ from intentlog.mcp.messages import (
     text_of,
 )
 from intentlog.mcp.sending import NotReached, Reply, Unanswered
-from intentlog.mcp.stdio_calls import InFlight, Once, told_if_failed
+from intentlog.mcp.stdio_calls import InFlight, Once
 from intentlog.mcp.tasks import GET, RESULT
+from intentlog.mcp.turns import Turns
 
 ASK_LIMIT_S = 30.0
 LEFT_MAX = 10_000
@@ -68,7 +68,7 @@ class Pump:
 
     def __init__(self, guard: Guard, command: Sequence[str], client: int, answers: int) -> None:
         self._guard = guard
-        self._client = client
+        self._over, self._ends = os.pipe()
         self._to_client = Output(answers)
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 - what the operator asks for
         if self._server.stdin is None or self._server.stdout is None:
@@ -83,10 +83,9 @@ class Pump:
         self._asked: dict[str, SimpleQueue[Frame]] = {}
         self._unsent = 0
         self._changed = Condition(Lock())
-        self._over, self._ends = os.pipe()
         self._is_over = False
         self._has_ended = False
-        self._pool = ThreadPoolExecutor(CALLS_MAX, "intentlog-mcp-call")
+        self._turns = Turns(lines_of(client, self._over), self._take, self._make, CALLS_MAX)
 
     def run(self) -> int:
         """Pump until the server has ended, and every call with it. Its exit code; negative for a signal."""
@@ -94,11 +93,11 @@ class Pump:
         reader = Thread(target=self._read_server, name="intentlog-mcp-server", daemon=True)
         reader.start()
         try:
-            self._read_client()
+            self._turns.read()
             self._await_sent()
             self._to_server.close()
             reader.join()
-            self._pool.shutdown()
+            self._turns.wait()
             return self._server.wait()
         finally:
             self._has_ended = True
@@ -127,26 +126,24 @@ class Pump:
 
     # --- from the client -------------------------------------------------------------------------------------------
 
-    def _read_client(self) -> None:
-        for line in lines_of(self._client, self._over):
-            try:
-                if line.isspace():
-                    self._pass_on(line)
-                else:
-                    self._take(line)
-            except Unreadable as error:
-                self._tell_client(messages.failure(messages.id_in(line), messages.PARSE_ERROR, f"Parse error: {error}"))
-
-    def _take(self, line: bytes) -> None:
-        read = messages.read_frame(line)
-        if isinstance(read, list):
-            self._take_batch(read, line)
-        elif read is not None and read.method == CALL:
-            self._begin(read, self._tell_client)
-        elif read is None or read.method != CANCELLED or self._is_of_the_server(read):
-            if read is not None and read.id is not UNSET:
-                self._learn(read)
-            self._pass_on(messages.on_one_line(line))
+    def _take(self, line: bytes) -> list[InFlight]:
+        """Take a line of the client's; answers the calls that are to be made."""
+        try:
+            if line.isspace():
+                self._pass_on(line)
+                return []
+            read = messages.read_frame(line)
+            if isinstance(read, list):
+                return self._take_batch(read, line)
+            if read is not None and read.method == CALL:
+                return self._begin(read, self._tell_client)
+            if read is None or read.method != CANCELLED or self._is_of_the_server(read):
+                if read is not None and read.id is not UNSET:
+                    self._learn(read)
+                self._pass_on(messages.on_one_line(line))
+        except Unreadable as error:
+            self._tell_client(messages.failure(messages.id_in(line), messages.PARSE_ERROR, f"Parse error: {error}"))
+        return []
 
     def _learn(self, request: Frame) -> None:
         """Note what the answer to a request will tell of tools and tasks."""
@@ -157,7 +154,7 @@ class Pump:
             if task is not None:
                 self._told[known_by(request.id)] = task, request.method
 
-    def _take_batch(self, parts: list[Raw], line: bytes) -> None:
+    def _take_batch(self, parts: list[Raw], line: bytes) -> list[InFlight]:
         """A batch without calls passes as it is. Of one with calls each message is sent by itself."""
         frames = [messages.read_frame(bytes(part)) for part in parts]
         if any(isinstance(one, list) for one in frames):
@@ -165,15 +162,17 @@ class Pump:
         asked = [one for one in frames if isinstance(one, Frame) and one.method is not UNSET]
         if not any(one.method == CALL for one in asked):
             self._pass_on(messages.on_one_line(line))
-            return
+            return []
+        begun: list[InFlight] = []
         batch = Batch(sum(one.id is not UNSET for one in asked), self._tell_client)
         for frame, part in zip(frames, parts, strict=True):
             if isinstance(frame, Frame) and frame.method == CALL:
-                self._begin(frame, batch.add)
+                begun += self._begin(frame, batch.add)
                 continue
             if isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET:
                 self._batched[known_by(frame.id)] = batch
             self._pass_on(messages.on_one_line(bytes(part)) + b"\n")
+        return begun
 
     def _is_of_the_server(self, cancel: Frame) -> bool:
         """Whether the server has to hear of this cancellation: not of a call that it was never sent."""
@@ -192,28 +191,28 @@ class Pump:
 
     # --- a call ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, frame: Frame, answer: Callable[[bytes], None]) -> None:
-        """Let a call be made, in a thread of its own. One that could not be answered is not made."""
+    def _begin(self, frame: Frame, answer: Callable[[bytes], None]) -> list[InFlight]:
+        """The call that is to be made, if it is. One that could not be answered is not made."""
         if frame.id is UNSET or frame.id is None:
             complain("a tools/call without an id was not sent: nobody could be told what became of it")
-            return
+            return []
         try:
             call = ToolCall(frame)
         except Malformed as error:
             answer(messages.failure(frame.id, messages.INVALID_PARAMS, f"Invalid params: {error}"))
-            return
+            return []
         if self._guard.passes(call):
             self._pass_on(call.as_it_came() + b"\n")
-            return
+            return []
         key = known_by(frame.id)
         if key in self._calls:
             answer(messages.failure(frame.id, messages.INVALID_REQUEST, "a call with this id is under way"))
-            return
+            return []
         flight = self._calls[key] = InFlight(call, answer)
         self._make_room()
         with self._changed:
             self._unsent += 1
-        self._pool.submit(self._perform, key, flight).add_done_callback(told_if_failed)
+        return [flight]
 
     def _make_room(self) -> None:
         """Of calls that were given up, and that the server may still answer, so many are remembered."""
@@ -222,7 +221,7 @@ class Pump:
             if oldest is not None:
                 self._calls.pop(oldest, None)
 
-    def _perform(self, key: KnownBy, flight: InFlight) -> None:
+    def _make(self, flight: InFlight) -> None:
         sent = Once(self._is_sent)
 
         def send(message: bytes, headers: Mapping[str, str], about: Call) -> Reply:
@@ -239,7 +238,7 @@ class Pump:
         finally:
             sent()
             if not flight.is_given_up:
-                self._calls.pop(key, None)
+                self._calls.pop(known_by(flight.call.id), None)
             flight.ended.set()
         told = False
         if not flight.is_cancelled:
@@ -360,7 +359,7 @@ class Pump:
                 flight.replies.put(reply)
                 return
         self._calls.pop(known_by(flight.call.id), None)
-        self._pool.submit(self._late, flight, reply)
+        self._turns.do(self._late, flight, reply)
 
     def _flight_like(self, id_: object) -> InFlight | None:
         """The call that a reply with this id could be for: there are clients to which `"1"` is `1`."""

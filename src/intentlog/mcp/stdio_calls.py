@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Event, Lock
 
 from intentlog.mcp.calls import ToolCall
-from intentlog.mcp.lines import complain
 from intentlog.mcp.sending import Reply, Sending
 
 
@@ -25,12 +23,6 @@ class InFlight:
         self.is_cancelled = False
         self.way: Sending | None = None
         self.is_given_up = False  # its client is answered without a reply
-
-
-def told_if_failed(done: Future[None]) -> None:
-    """What should not be is told: a client may wait for an answer."""
-    if (error := done.exception()) is not None:
-        complain(f"internal: {type(error).__name__}: {error}")
 
 
 class Once:
