@@ -148,8 +148,8 @@ def test_a_status_that_proves_nothing(tmp_path: Path, status: int) -> None:
 
 @pytest.mark.parametrize(("code", "again"), [(-32001, 404), (-32022, 404), (-32602, 200)])
 def test_a_status_and_an_error(tmp_path: Path, code: int, again: int) -> None:
-    """Where the message proves nothing, the status does: a session that is over, as some servers put it. A refusal is
-    final, whatever the status."""
+    """A session that is over, as some servers put it, and a call that is to be put in other words. A refusal is final,
+    whatever the status."""
     with Upstream(tmp_path) as upstream, Served(tmp_path, upstream.url, "--branch", "b") as served:
         asked = {"name": "status", "arguments": {"status": 404, "code": code}, "_meta": {"io.intentlog/step": "k"}}
         found = [served.post(served.request("tools/call", asked, id_=n)).status_code for n in (1, 2)]
@@ -157,6 +157,18 @@ def test_a_status_and_an_error(tmp_path: Path, code: int, again: int) -> None:
         assert served.end() == 0
     with Log.open(tmp_path / "log.db") as log:
         assert not log.open_intents()
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, -32000), (404, -32603), (401, -32001)])
+def test_an_error_that_proves_nothing_whatever_its_status(tmp_path: Path, status: int, code: int) -> None:
+    """It answers this call, so that the server took it up: it may have broken after the effect. Not sent again."""
+    with Upstream(tmp_path) as upstream, Served(tmp_path, upstream.url, "--branch", "b") as served:
+        asked = {"name": "gone", "arguments": {"status": status, "code": code}, "_meta": {"io.intentlog/step": "k"}}
+        found = [served.post(served.request("tools/call", asked, id_=n)) for n in (1, 2)]
+        assert [one.status_code for one in found] == [status, 200]
+        assert state(messages(found[1])[-1]) == "in_doubt"
+        assert served.end() == 0
+    assert len(upstream.calls()) == 1
 
 
 def test_a_redirection_past_the_guard(tmp_path: Path) -> None:

@@ -123,6 +123,10 @@ REPLIES = {
     "a method beside it": '{"jsonrpc":"2.0","id":1,"method":"x","result":{}}',
     "a byte order mark": '\ufeff{"jsonrpc":"2.0","id":1,"result":{}}',
     "other letters": '{"jsonrpc":"2.0","id":1,"Result":{}}',
+    "an error that is none": '{"jsonrpc":"2.0","id":1,"result":{},"error":null}',
+    "deeper than a reader goes": f'{{"jsonrpc":"2.0","id":1,"result":{{"x":{"[" * 1000}"]}}"{"]" * 1000}}}}}',
+    "deeper still": f'{{"jsonrpc":"2.0","x":",\\"","id":1,"result":{{"x":{"[" * 50_000}{"]" * 50_000}}}}}',
+    "deep, in an array": f'[{{"jsonrpc":"2.0","id":1,"result":{{"x":{"[" * 5_000}{"]" * 5_000}}}}}]',
 }
 
 

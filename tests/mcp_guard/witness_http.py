@@ -5,7 +5,8 @@
 `--stream`: answers in streams of events, a notification before each. `--sessions`: with sessions, in which a stream
 that breaks can be taken up again. Further tools: `cut` (takes effect, ends the stream without a reply, which comes
 where the stream is taken up), `accept` (takes effect, and replies in the session's own stream), `status` (answers with
-a status of HTTP, without an effect), `gone` (the same, behind one).
+a status of HTTP, without an effect), `gone` (the same, behind one), `say` (takes effect, and answers with the body and
+content type that it is given).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def reply(id_: Any, **members: Any) -> bytes:
 
 
 async def answer(send: Any, status: int, body: bytes, *headers: tuple[str, str]) -> None:
-    named = [("content-type", "application/json"), *headers]
+    named = list({"content-type": "application/json", **dict(headers)}.items())
     encoded = [(name.encode(), value.encode()) for name, value in named]
     await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": body})
@@ -74,6 +75,9 @@ async def call(id_: Any, params: dict[str, Any], headers: dict[str, str], send: 
         place = arguments.get("location", "")
         said = reply(id_, error={"code": arguments["code"], "message": "no"}) if "code" in arguments else b"{}"
         await answer(send, arguments["status"], said, *([("location", place)] if place else []))
+        return
+    if name == "say":
+        await answer(send, 200, arguments["body"].encode(), ("content-type", arguments["type"]))
         return
     if name == "accept":
         later[session].append(reply(id_, result=text("accepted")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,8 @@ import typer
 
 from intentlog.cli.arguments import URL_VARIABLE, codec_named, stdout_kept_clean
 from intentlog.cli.commands import FINE, app
-from intentlog.errors import IntentLogError, LogUnavailable
+from intentlog.errors import ArgumentsNotRecordable, IntentLogError, LogUnavailable
+from intentlog.log.naming import check_name
 from intentlog.log.sync import Log
 from intentlog.log.values import Settings
 from intentlog.mcp.calls import KNOWN_KEYS
@@ -28,6 +30,7 @@ class ExtraMissing(IntentLogError):
     code = "extra_missing"
 
 
+SERVER_NAME_MAX = 100  # with a tool's name behind it, it is a name of the log
 CANNOT_START = 127  # as a shell says it
 BYTES_MAX = 64 << 20
 """Of arguments and of results: what tools return is larger than what programs do. A larger result is passed on, and
@@ -108,12 +111,13 @@ def mcp(  # noqa: PLR0913 - its options are its arguments
 
         sys.stdout.write(suggestion(command))
         return FINE
+    _check_names(branch, server, key_meta or ())
     known = read_rules(rules) if rules else Rules()
     known = known.trusting() if trust_annotations else known
     settings = Settings(codec=codec_named(), argument_bytes_max=BYTES_MAX, result_bytes_max=BYTES_MAX)
     place = log or os.environ.get(URL_VARIABLE) or _own_log()
     how = Guarding(
-        place=place,
+        place=place if "://" in place else str(Path(place).absolute()),
         server=server or (server_name(command) if command else upstream_name(upstream or "")),
         branch=branch,
         key_names=(*KNOWN_KEYS, *(key_meta or ())),
@@ -124,6 +128,24 @@ def mcp(  # noqa: PLR0913 - its options are its arguments
         return _served(http or "", upstream or "", how)
     check_for_pipes(known)
     return _guarded(command, how)
+
+
+def _check_names(branch: str | None, server: str | None, keys: Sequence[str]) -> None:
+    """Refuse what would name nothing, as a variable of a shell that is not set, or could not be written down.
+
+    Raises:
+        typer.BadParameter: which option, and why.
+    """
+    for option, name in (("--branch", branch), ("--server", server), *(("--key-meta", key) for key in keys)):
+        if name is None:
+            continue
+        if option == "--server" and len(name) > SERVER_NAME_MAX:
+            msg = f"--server: a name has at most {SERVER_NAME_MAX} characters, not {len(name)}"
+            raise typer.BadParameter(msg)
+        try:
+            check_name("name", name, slash=option != "--server")
+        except ArgumentsNotRecordable as error:
+            raise typer.BadParameter(f"{option} {name!r}: {error.message}") from error
 
 
 def _served(address: str, url: str, how: Guarding) -> int:

@@ -70,9 +70,9 @@ def _next(error: IntentLogError, place: str) -> str | None:
 def untold(id_: object, done: Done, *, stateless: bool) -> bytes:
     """That an equal call is done, and its result: told in place of the call, once."""
     text = (
-        "intentlog: This call was NOT sent. An equal call is done, and whoever made it was never told: it was "
-        "cancelled, took too long, or the guard was restarted. If this is its retry, it is done, and here is its "
-        "result. If it is meant to happen once more, call again. "
+        "intentlog: This call was NOT sent. An equal call is done, and by the record whoever made it was not told: it "
+        "was cancelled, took too long, or the guard was ended just then. If this is its retry, it is done, and here is "
+        "its result. If it is meant to happen once more, call again. "
         f"(intent {done.intent_id}) Result: {text_in(done.value)}"
     )
     return told(id_, text, "done", done.intent_id, stateless=stateless)

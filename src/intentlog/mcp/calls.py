@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from intentlog.core import codec
 from intentlog.core.actions import IntentId
 from intentlog.mcp import messages
-from intentlog.mcp.messages import Frame, members_of, text_of
+from intentlog.mcp.messages import Frame, members_of, text_of, value_of
 from intentlog.mcp.rules import Rule
 
 STEP_META, BRANCH_META = "io.intentlog/step", "io.intentlog/branch"
@@ -114,10 +114,9 @@ class ToolCall:
 
     def _named_by(self, member: str) -> str | None:
         part = self.meta.get(member)
-        if part is None or part == b"null":
+        if part is None or (text := value_of(part)) is None:
             return None
-        text = text_of(part)
-        if not text:
+        if not isinstance(text, str) or not text:
             msg = f"{member} in _meta is a text that is not empty, not {bytes(part)[:40].decode('utf-8', 'replace')}"
             raise Malformed(msg)
         return text

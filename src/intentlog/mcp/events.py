@@ -60,7 +60,7 @@ def event_of(message: bytes) -> bytes:
 
 def _fields(event: bytes, name: bytes) -> list[bytes]:
     found: list[bytes] = []
-    for line in _LINES.split(event):
+    for line in _LINES.split(event.removeprefix(b"\xef\xbb\xbf")):  # a mark that readers skip where a stream begins
         field, _, value = line.partition(b":")
         if field == name:
             found.append(value.removeprefix(b" "))

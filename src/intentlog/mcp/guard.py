@@ -36,6 +36,7 @@ from intentlog.mcp.attempts import Attempts
 from intentlog.mcp.calls import Identity, Malformed, ToolCall
 from intentlog.mcp.catalog import Catalog
 from intentlog.mcp.lines import complain
+from intentlog.mcp.quiet import WhenQuiet
 from intentlog.mcp.rules import Rules
 from intentlog.mcp.sending import Failed, NotReached, Refused, Reply, Send, Sending, Unanswered, outcome_of, sending
 from intentlog.mcp.tasks import OVER, Ask, Tasks, asked_of
@@ -45,6 +46,8 @@ from intentlog.mcp.untold import BY, SESSION, TOLD, Done, Untold, untold_in
 BUSY_WAIT = timedelta(seconds=10)  # a guard that is being ended lets go of its branch
 OTHERS_POLL_S, ENDING_POLL_S = 0.5, 0.002
 LATE = "mcp.late_reply"
+QUIET_S = 0.2
+"""That a client was told is durable with the next call's first record, or by itself after so long without one."""
 
 
 class Guarding(Struct, frozen=True):
@@ -83,6 +86,7 @@ class Guard:
         self._under_way: dict[IntentId, Sending] = {}
         self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
         self._turns_lock = Lock()
+        self._noting = WhenQuiet(self._write_notes, QUIET_S)
 
     def take_over(self) -> None:
         """Find what guards that died have left untold, and close the branches that were theirs alone."""
@@ -259,10 +263,18 @@ class Guard:
             if told:
                 self._untold.told(way.done)
                 self._log.append(way.done.intent_id.branch, TOLD, way.done.intent_id.step)
+                self._noting.ask()
             else:
                 self._untold.add(way.done)
         except IntentLogError as error:  # as after a crash, it may be told once more
             complain(f"whether {way.done.intent_id} was told could not be noted: {error}")
+
+    def _write_notes(self) -> None:
+        """Make durable who was told. Reading the log writes what waits."""
+        try:
+            self._log.tail(0)
+        except IntentLogError as error:
+            complain(f"who was told could not be noted: {error}")
 
     def has_it(self, way: Sending) -> None:
         """A client has an answer that it could not be told before. To be followed by `was_told`, which notes it."""
@@ -295,6 +307,7 @@ class Guard:
 
     def close(self) -> None:
         """Close the attempts that it opened. Its calls have ended."""
+        self._noting.close()
         for error in self._attempts.close():
             complain(str(error))
 

@@ -232,7 +232,7 @@ class Application:
 
     def _cancel(self, session: bytes | None, cancel: Frame) -> None:
         part = members_of(cancel.params).get("requestId")
-        flight = self._streams.of(session, msgspec.json.decode(part)) if part is not None else None
+        flight = self._streams.of(session, messages.value_of(part)) if part is not None else None
         if flight is not None:
             flight.cancel("the client cancelled it")
 

@@ -116,10 +116,11 @@ class Calls:
         while not performing.done():
             event = asyncio.ensure_future(flight.events.get())
             next_one: set[asyncio.Future[Any]] = {event, performing}
-            await asyncio.wait(next_one, return_when=asyncio.FIRST_COMPLETED)
-            if event.done():
-                await send(more(event.result()))
-            else:
+            try:
+                await asyncio.wait(next_one, return_when=asyncio.FIRST_COMPLETED)
+                if event.done():
+                    await send(more(event.result()))
+            finally:
                 event.cancel()
         while not flight.events.empty():
             await send(more(flight.events.get_nowait()))

@@ -21,12 +21,14 @@ from intentlog.mcp.events import Events, data_of, has_id
 from intentlog.mcp.guard import Guard
 from intentlog.mcp.lines import complain
 from intentlog.mcp.messages import Frame, KnownBy, Unreadable, known_by
-from intentlog.mcp.sending import NotReached, Reply, Sending, Unanswered, proves_nothing
+from intentlog.mcp.sending import CONTRADICTORY, NotReached, Reply, Sending, Unanswered, code_of
 from intentlog.mcp.upstream import NOT_TAKEN, Asked, Headers, LedPast, Upstream, is_stream
 
 BYTES_MAX = 128 << 20
 """Of one message."""
 ACCEPTED = 202
+SESSION_OVER = (404, -32001)
+"""How servers say that they do not know the session, some of them with the id of the request."""
 _HELD_MAX = 64  # events that a slow client has not taken yet
 _LEFT_MAX = 10_000  # calls that were given up and may still be answered
 
@@ -168,10 +170,11 @@ class Flight:
         body = await response.aread()
         self.whole = Whole(head, body)
         reply = self._reply_in(body)
-        if head.status in NOT_TAKEN and (reply is None or proves_nothing(reply.frame)):
-            self.ends_with(NotReached(f"the server did not take it up: HTTP {head.status}"))
-        elif reply is not None:
+        is_over = reply is not None and (head.status, code_of(reply.frame)) == SESSION_OVER
+        if reply is not None and not is_over:  # whatever the status, it says more
             await streams.came(self, reply)
+        elif head.status in NOT_TAKEN:
+            self.ends_with(NotReached(f"the server did not take it up: HTTP {head.status}"))
         elif head.status == ACCEPTED and self.session is not None:
             await asyncio.wait({self.reply})  # it comes in another stream of the session
         else:
@@ -183,7 +186,10 @@ class Flight:
             self.is_resumable |= self.session is not None and has_id(event)
             reply = self._reply_in(data_of(event))
             if reply is not None:
-                self.last = event
+                if reply.frame.is_contradictory:
+                    self.is_resumable = False  # nothing further comes: its client is told here
+                else:
+                    self.last = event
                 await streams.came(self, reply)
                 return
             if (await streams.heard(self.session, event)).passes and self._is_passed_on:
@@ -257,7 +263,9 @@ class Streams:
 
     async def came(self, flight: Flight, reply: Reply) -> None:
         """The reply to a call has come. When this returns it is recorded, and may be passed on."""
-        if not flight.reply.done():
+        if reply.frame.is_contradictory:
+            flight.ends_with(Unanswered(CONTRADICTORY))
+        elif not flight.reply.done():
             flight.reply.set_result(reply)
         await flight.ended.wait()
         if flight.is_given_up and flight.way is not None:
@@ -277,9 +285,9 @@ class Streams:
             frame is None or flight is None or not flight.is_sent
         ):  # a reply to what was not sent is another's of that id
             return Heard(passes=True)
-        flight.is_elsewhere = True
+        flight.is_elsewhere = not frame.is_contradictory
         await self.came(flight, Reply(frame, data_of(event)))
-        return Heard(not flight.is_answered, flight)
+        return Heard(flight.is_elsewhere and not flight.is_answered, flight)
 
     async def told(self, flight: Flight) -> None:
         """The client of a call took the stream up again, and has its reply now."""

@@ -42,10 +42,11 @@ class Output:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
+        self._is_within = False  # a line, which whoever wrote it never ended
         self._lock = Lock()
 
     def write(self, line: bytes) -> None:
-        """Write a line.
+        """Write a line. One that has no end is ended by the next one.
 
         Raises:
             Unwritten: not one byte of it went out.
@@ -54,15 +55,17 @@ class Output:
         with self._lock:
             if self._descriptor is None:
                 raise Unwritten("it is closed")
-            view = memoryview(line)
+            view = memoryview(b"\n" + line if self._is_within else line)
+            length = len(view)
             while view:
                 try:
                     written = os.write(self._descriptor, view)
                 except OSError as error:
-                    if len(view) == len(line):
+                    if len(view) == length:
                         raise Unwritten(str(error)) from error
                     raise
                 view = view[written:]
+            self._is_within = not line.endswith(b"\n")
 
     def close(self) -> None:
         """Close it. Idempotent."""

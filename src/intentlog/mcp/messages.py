@@ -43,6 +43,11 @@ class Frame(Struct, frozen=True, gc=False):
         """Whether it answers a request."""
         return self.method is UNSET and self.id is not UNSET and (self.result is not UNSET or self.error is not UNSET)
 
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether it answers with a result and with an error: its readers take it for the one or the other."""
+        return self.result is not UNSET and self.error is not UNSET
+
 
 _METHOD = re.compile(rb'"method"', re.IGNORECASE)
 _FRAMES = msgspec.json.Decoder(Frame | list[Raw])
@@ -57,23 +62,45 @@ def read_frame(text: bytes) -> Frame | list[Raw] | None:
     """
     try:
         frame = _FRAMES.decode(text)
-    except msgspec.ValidationError:
-        return None
+    except msgspec.ValidationError as error:
+        if not text.lstrip().startswith((b"{", b"[")):
+            return None
+        raise Unreadable(f"it is no message: {error}") from error  # a number that only some readers have room for
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"it is not JSON: {error}") from error
     if isinstance(frame, Frame) and (_METHOD.findall(text) not in ([], [b'"method"']) or b"\\u00" in text):
-        _refuse_twins(text)  # `method` could stand in it twice, as such, in other letters or written with escapes
+        # `method` could stand in it twice, as such, in other letters or written with escapes
+        _refuse_other_readings(text)
+    return _without_null(frame) if isinstance(frame, Frame) else frame
+
+
+def _without_null(frame: Frame) -> Frame:
+    """A reply without the `error: null`, or `result: null`, that some servers put beside the other one."""
+    if frame.is_contradictory and value_of(frame.error) is None:
+        return msgspec.structs.replace(frame, error=UNSET)
+    if frame.is_contradictory and value_of(frame.result) is None:
+        return msgspec.structs.replace(frame, result=UNSET)
     return frame
 
 
-def _refuse_twins(text: bytes) -> None:
+def refuse_twins(text: bytes) -> list[str]:
+    """The names of an object's members.
+
+    Raises:
+        Unreadable: it is no JSON, or one of them stands in it twice: of two readers each may take another one.
+    """
     try:
         pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list)
-    except (ValueError, RecursionError) as error:
-        raise Unreadable(f"it is not JSON: {error}") from error
-    names = [name for name, _ in pairs]
+        names = [name for name, _ in pairs]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Unreadable(f"it is no object of JSON: {error}") from error
     if len(set(names)) < len(names):
         raise Unreadable("a member stands in it twice")
+    return names
+
+
+def _refuse_other_readings(text: bytes) -> None:
+    names = refuse_twins(text)
     if misspelt := misspelt_in(names, ("id", "method", "params")):
         raise Unreadable(f"{misspelt!r} is not what the protocol calls it")
 
@@ -90,8 +117,12 @@ def replies_in(text: bytes) -> list[tuple[Frame, bytes]]:
     """
     try:
         value: object = json.loads(text.decode("utf-8-sig", "replace"))
-    except (ValueError, RecursionError):
-        return []
+    except RecursionError:
+        return _deep_replies_in(text)
+    except ValueError:
+        pieces = [piece for piece in text.split(b"\r") if piece.strip()]  # there are readers to which that ends a line
+        found = [replies_in(piece) or [(Frame(), piece)] for piece in pieces] if len(pieces) > 1 else []
+        return [one for some in found for one in some]
     if not isinstance(value, list):
         frame = _reply_like(value)
         return [] if frame is None else [(frame, text)]
@@ -104,7 +135,52 @@ def _reply_like(value: object) -> Frame | None:
         return None
     folded = {str(name).casefold(): part for name, part in cast("dict[object, object]", value).items()}
     parts = {name: Raw(json.dumps(folded[name]).encode()) for name in ("result", "error") if name in folded}
-    return Frame(id=folded["id"], **parts) if parts and "id" in folded else None
+    return _without_null(Frame(id=folded["id"], **parts)) if parts and "id" in folded else None
+
+
+_TEXT = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_MARKS = re.compile(_TEXT + rb"|[\[\]{},]", re.DOTALL)
+_MEMBER = re.compile(rb"\s*(" + _TEXT + rb")\s*:(.*)", re.DOTALL)
+
+
+def _deep_replies_in(text: bytes) -> list[tuple[Frame, bytes]]:
+    """The same of a text that is nested deeper than this reader goes: others go deeper."""
+    if text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        return [(_shallow(part) or Frame(), part.strip()) for part in _parts_of(text)]
+    frame = _shallow(text)
+    return [] if frame is None else [(frame, text)]
+
+
+def _shallow(text: bytes) -> Frame | None:
+    """The reply that an object is, by its own members alone."""
+    members: dict[str, bytes] = {}
+    for part in _parts_of(text):
+        if found := _MEMBER.fullmatch(part):
+            name = value_of(Raw(found[1]))
+            members[str(name).casefold()] = found[2].strip()
+    id_ = value_of(Raw(members["id"])) if "id" in members else UNSET
+    parts = {name: Raw(members[name]) for name in ("result", "error") if name in members}
+    return _without_null(Frame(id=id_, **parts)) if parts and id_ is not UNSET else None
+
+
+def _parts_of(text: bytes) -> list[bytes]:
+    """What an array or an object consists of, between its own commas. Nothing, if it has no end."""
+    depth = begun = 0
+    parts: list[bytes] = []
+    for mark in _MARKS.finditer(text):
+        sign = mark[0][:1]
+        if sign in b"[{":
+            depth += 1
+            begun = mark.end() if depth == 1 else begun
+        elif sign in b"]},":
+            is_own = depth == 1
+            depth -= sign != b","
+            if is_own:
+                parts.append(text[begun : mark.start()])
+                begun = mark.end()
+                if sign != b",":
+                    return parts
+    return []
 
 
 def id_in(text: bytes) -> object:
@@ -123,15 +199,23 @@ def members_of(part: Raw | UnsetType) -> dict[str, Raw]:
         return {}
     try:
         return _RAW_MEMBERS.decode(part)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {}
 
 
+def value_of(part: Raw | UnsetType | None) -> Any:
+    """What a part is; UNSET if it is missing, or no JSON that every reader reads (half a surrogate pair, 1e400)."""
+    if part is None or part is UNSET:
+        return UNSET
+    try:
+        return msgspec.json.decode(part)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return UNSET
+
+
 def text_of(part: Raw | None) -> str | None:
-    """The text that a part is, or None if it is another thing or missing."""
-    if part is None:
-        return None
-    value: object = msgspec.json.decode(part)
+    """The text that a part is, or None if it is another thing, missing or none that every reader reads."""
+    value = value_of(part)
     return value if isinstance(value, str) else None
 
 
@@ -143,6 +227,16 @@ def with_members(part: Raw | UnsetType, members: dict[str, Any]) -> Raw:
 def on_one_line(text: bytes) -> bytes:
     """The message as every reader takes it for one line. In JSON a carriage return stands between values only."""
     return text.replace(b"\r", b" ") if b"\r" in text else text
+
+
+def unbroken(text: bytes) -> bytes:
+    """A server's line as every reader takes it for one, if it is one message; else as it came."""
+    try:
+        is_one = read_frame(text) is not None
+    except Unreadable:
+        return text
+    body = text.rstrip(b"\r\n")
+    return on_one_line(body) + text[len(body) :] if is_one else text
 
 
 def request(id_: object, method: str, params: Raw | UnsetType) -> bytes:

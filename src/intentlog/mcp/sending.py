@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
 from msgspec import UNSET, Raw
 
 from intentlog.errors import Suspended
 from intentlog.log.values import Call
 from intentlog.mcp.calls import ToolCall
-from intentlog.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Frame, members_of, text_of
+from intentlog.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Frame, members_of, text_of, value_of
 from intentlog.mcp.rules import Rule
 from intentlog.mcp.tasks import Ask, Task, task_in
 from intentlog.mcp.untold import Done
@@ -26,6 +25,7 @@ NOT_TAKEN_UP = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSI
 """Errors by which MCP (2026-07-28) has the client ask again in other words: the call was not looked at. An error that
 stands in neither proves nothing."""
 INPUT_REQUIRED = "input_required"
+CONTRADICTORY = "the reply has both a result and an error"
 
 
 class NotReached(Exception):
@@ -127,6 +127,8 @@ def outcome_of(reply: Reply) -> Any:
         Suspended: the server asks for something first; the effect has not happened.
     """
     frame = reply.frame
+    if frame.is_contradictory:
+        raise Failed(CONTRADICTORY)
     if frame.error is not UNSET:
         text = bytes(frame.error).decode("utf-8", "replace")
         match code_of(frame):
@@ -148,21 +150,11 @@ class _Unkept:
 
 
 def _kept(result: Raw) -> Any:
-    try:
-        return msgspec.json.decode(result)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return _Unkept()
+    value = value_of(result)
+    return _Unkept() if value is UNSET else value
 
 
 def code_of(frame: Frame) -> int | None:
     """The code of an error of JSON-RPC, if it is one."""
-    try:
-        code: object = msgspec.json.decode(members_of(frame.error).get("code", b"null"))
-    except msgspec.MsgspecError:
-        return None
+    code = value_of(members_of(frame.error).get("code"))
     return code if isinstance(code, int) else None
-
-
-def proves_nothing(frame: Frame) -> bool:
-    """Whether a reply is an error that does not say whether there was an effect."""
-    return frame.error is not UNSET and code_of(frame) not in REFUSALS | NOT_TAKEN_UP | {ELICITATION_REQUIRED}

@@ -26,6 +26,7 @@ from intentlog.mcp import messages
 from intentlog.mcp.batches import Batch
 from intentlog.mcp.calls import Malformed, ToolCall
 from intentlog.mcp.guard import Guard
+from intentlog.mcp.hearing import hearing_signals
 from intentlog.mcp.lines import Output, Unwritten, complain, lines_of
 from intentlog.mcp.messages import (
     CALL,
@@ -39,7 +40,7 @@ from intentlog.mcp.messages import (
     members_of,
     text_of,
 )
-from intentlog.mcp.sending import NotReached, Reply, Unanswered
+from intentlog.mcp.sending import CONTRADICTORY, NotReached, Reply, Unanswered
 from intentlog.mcp.stdio_calls import InFlight, Once
 from intentlog.mcp.tasks import GET, RESULT
 from intentlog.mcp.turns import Turns
@@ -90,19 +91,22 @@ class Pump:
     def run(self) -> int:
         """Pump until the server has ended, and every call with it. Its exit code; negative for a signal."""
         before = {one: signal.signal(one, self._forward) for one in FORWARDED}
-        reader = Thread(target=self._read_server, name="intentlog-mcp-server", daemon=True)
-        reader.start()
         try:
-            self._turns.read()
-            self._await_sent()
-            self._to_server.close()
-            reader.join()
-            self._turns.wait()
-            return self._server.wait()
+            return hearing_signals(self._pump)
         finally:
             self._has_ended = True
             for one, handler in before.items():
                 signal.signal(one, handler)
+
+    def _pump(self) -> int:
+        reader = Thread(target=self._read_server, name="intentlog-mcp-server", daemon=True)
+        reader.start()
+        self._turns.read()
+        self._await_sent()
+        self._to_server.close()
+        reader.join()
+        self._turns.wait()
+        return self._server.wait()
 
     def _await_sent(self) -> None:
         """What was asked before the client closed its end is still sent; but for what waits behind another call."""
@@ -164,7 +168,7 @@ class Pump:
             self._pass_on(messages.on_one_line(line))
             return []
         begun: list[InFlight] = []
-        batch = Batch(sum(one.id is not UNSET for one in asked), self._tell_client)
+        batch = Batch(sum(one.id is not UNSET for one in asked), lambda text: self._let_client_have(text + b"\n"))
         for frame, part in zip(frames, parts, strict=True):
             if isinstance(frame, Frame) and frame.method == CALL:
                 begun += self._begin(frame, batch.add)
@@ -177,7 +181,7 @@ class Pump:
     def _is_of_the_server(self, cancel: Frame) -> bool:
         """Whether the server has to hear of this cancellation: not of a call that it was never sent."""
         part = members_of(cancel.params).get("requestId")
-        flight = self._calls.get(known_by(msgspec.json.decode(part))) if part is not None else None
+        flight = self._calls.get(known_by(messages.value_of(part))) if part is not None else None
         if flight is None:
             return True
         with flight.lock:
@@ -273,7 +277,9 @@ class Pump:
             self._pass_on(messages.cancelled(flight.call.id, "its time limit is over"))
             reply = "no reply within its time limit"
         if isinstance(reply, Reply):
-            return reply
+            if not reply.frame.is_contradictory:
+                return reply
+            reply = CONTRADICTORY
         with flight.lock:
             flight.is_given_up = True
         raise Unanswered(reply)
@@ -294,7 +300,8 @@ class Pump:
 
     def _read_server(self) -> None:
         try:
-            for line in lines_of(self._from_server):
+            for came in lines_of(self._from_server):
+                line = messages.unbroken(came) if b"\r" in came[:-2] and self._calls else came
                 if not self._is_taken(line):
                     self._let_client_have(line)
         finally:

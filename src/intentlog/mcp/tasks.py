@@ -12,7 +12,6 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, Protocol
 
-import msgspec
 from msgspec import UNSET, Struct
 
 from intentlog.core import records as r
@@ -23,7 +22,7 @@ from intentlog.log.sync import Log
 from intentlog.log.values import Applied
 from intentlog.mcp.calls import ToolCall
 from intentlog.mcp.lines import complain
-from intentlog.mcp.messages import Frame, members_of, text_of
+from intentlog.mcp.messages import Frame, members_of, text_of, value_of
 from intentlog.mcp.untold import BY
 
 HANDLE = "mcp.task"
@@ -153,7 +152,8 @@ def task_in(call: ToolCall, frame: Frame, intent: IntentId) -> Task | None:
         id_ = text_of(members_of(members["task"]).get("taskId"))
     else:
         return None
-    return Task(id_, intent, msgspec.json.decode(frame.result)) if id_ and frame.result is not UNSET else None
+    given = value_of(frame.result)
+    return Task(id_, intent, given) if id_ and given is not UNSET else None
 
 
 def state_in(task: Task, method: str, frame: Frame) -> State | None:
@@ -162,12 +162,12 @@ def state_in(task: Task, method: str, frame: Frame) -> State | None:
         return None
     members = members_of(frame.result)
     if method == RESULT:
-        return State("completed", msgspec.json.decode(frame.result))
+        return State("completed", value_of(frame.result))
     status = text_of(members.get("status"))
     if status is None:
         return None
     if task.is_of_the_extension and status == "completed" and "result" in members:
-        return State(status, msgspec.json.decode(members["result"]))
+        return State(status, value_of(members["result"]))
     return State(status)
 
 

@@ -15,6 +15,7 @@ from intentlog.core.effects import Effect
 from intentlog.log.declare import Tool, tool
 from intentlog.log.values import Applied, Call, NotApplied, Secret, Unknown
 from intentlog.mcp.calls import readable
+from intentlog.mcp.messages import refuse_twins
 from intentlog.mcp.rules import Rule, Rules
 from intentlog.mcp.sending import NotReached, Refused, sending
 
@@ -96,10 +97,11 @@ def _asked(command: Sequence[str], question: Mapping[str, Any], limit_s: float) 
     """The answer of a probe command, which reads a question in JSON and prints its answer so.
 
     Raises:
-        subprocess.SubprocessError, OSError, msgspec.MsgspecError: it gave none. Nothing is known then.
+        subprocess.SubprocessError, OSError, msgspec.MsgspecError, Unreadable: it gave none. Nothing is known then.
     """
     asked = msgspec.json.encode(question)
     done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, timeout=limit_s, check=True)  # noqa: S603 - the operator's
+    refuse_twins(done.stdout)
     answer = msgspec.json.decode(done.stdout, type=_Answer)
     match answer.answer:
         case "APPLIED":
