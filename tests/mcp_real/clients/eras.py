@@ -8,14 +8,11 @@ hands). Prints a JSON object: what was seen, by feature.
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-import warnings
 from typing import Any
 
 import anyio
-from full import Full, answered, plain, until
+from full import Full, answered, plain, run, until
 from mcp.shared.exceptions import MCPError
 
 STATE = re.compile(r"^.{20,}$")
@@ -93,14 +90,5 @@ async def rows_of(full: Full) -> dict[str, Any]:
     return rows
 
 
-async def main() -> None:
-    warnings.simplefilter("ignore")
-    full = Full(sys.argv[2:], sys.argv[1])
-    async with full.client:
-        with anyio.fail_after(90):
-            rows = await rows_of(full)
-    sys.stdout.write(json.dumps(rows))
-
-
 if __name__ == "__main__":
-    anyio.run(main)
+    run(rows_of, 90)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -89,6 +92,20 @@ class Full:
     async def call(self, tool: str, arguments: dict[str, Any] | None = None, **further: Any) -> Any:
         """Call a tool; an error of the protocol is an answer too."""
         return await answered(self.client.call_tool(tool, arguments or {}, **further))
+
+
+def run(rows_of: Callable[[Full], Awaitable[dict[str, Any]]], limit_s: float = LIMIT_S) -> None:
+    """Connect as the command line says, `MODE COMMAND ARGS...`, and print what is seen, by feature, as JSON."""
+
+    async def main() -> None:
+        warnings.simplefilter("ignore")
+        full = Full(sys.argv[2:], sys.argv[1])
+        async with full.client:
+            with anyio.fail_after(limit_s):
+                rows = await rows_of(full)
+        sys.stdout.write(json.dumps(rows))
+
+    anyio.run(main)
 
 
 def plain(value: Any) -> Any:

@@ -7,14 +7,10 @@ MODE as in `eras.py`. Prints a JSON object: what was seen, by feature.
 
 from __future__ import annotations
 
-import json
-import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import anyio
-from full import Full, answered, plain
+from full import Full, answered, plain, run
 
 
 async def all_pages(ask: Callable[..., Any]) -> list[Any]:
@@ -47,14 +43,5 @@ async def rows_of(full: Full) -> dict[str, Any]:
     return rows
 
 
-async def main() -> None:
-    warnings.simplefilter("ignore")
-    full = Full(sys.argv[2:], sys.argv[1])
-    async with full.client:
-        with anyio.fail_after(60):
-            rows = await rows_of(full)
-    sys.stdout.write(json.dumps(rows))
-
-
 if __name__ == "__main__":
-    anyio.run(main)
+    run(rows_of)
