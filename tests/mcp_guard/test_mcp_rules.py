@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import timedelta
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -115,19 +116,24 @@ def test_what_a_server_lists() -> None:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("npx -y @modelcontextprotocol/server-filesystem@2026.1 /srv", "server-filesystem"),
-        ("uvx mcp-server-git==2026.1 --repository /srv", "mcp-server-git"),
+        ("npx -y @modelcontextprotocol/server-filesystem@2026.1 /srv", "server-filesystem-{/srv}"),
+        ("npx @modelcontextprotocol/server-filesystem /srv", "server-filesystem-{/srv}"),
+        ("npx -y @modelcontextprotocol/server-memory", "server-memory"),
+        ("uvx mcp-server-git==2026.1 --repository /srv", "mcp-server-git-{--repository /srv}"),
         ("python3.12 -m mcp_server_time", "mcp_server_time"),
         ("/usr/bin/node dist/index.js", "index"),
         ("docker run -i --rm mcp/fetch", "fetch"),
-        ("env KEY=1 uv run server.py", "server"),
+        ("env ACCOUNT=prod uv run server.py --all", "server-{ACCOUNT=prod --all}"),
         ("./charge", "charge"),
         ("python", "python"),
     ],
 )
 def test_a_server_is_named_after_its_command(command: str, name: str) -> None:
-    """Without who launches it and without a version, so that an update finds the doubts of the version before."""
-    assert server_name(command.split()) == name
+    """Without who launches it and without a version, so that an update finds the doubts of the version before; with
+    what it is given, for another folder or account is another server."""
+    name, _, given = name.partition("{")
+    told_apart = blake2b("\0".join(given.rstrip("}").split()).encode(), digest_size=4).hexdigest() if given else ""
+    assert server_name(command.split()) == name + told_apart
 
 
 def test_a_first_file_of_rules_is_suggested(tmp_path: Path) -> None:

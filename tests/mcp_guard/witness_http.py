@@ -77,6 +77,7 @@ async def call(id_: Any, params: dict[str, Any], headers: dict[str, str], send: 
         await answer(send, arguments["status"], said, *([("location", place)] if place else []))
         return
     if name == "say":
+        await asyncio.sleep(arguments.get("after", 0))
         await answer(send, 200, arguments["body"].encode(), ("content-type", arguments["type"]))
         return
     if name == "accept":

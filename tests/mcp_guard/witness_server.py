@@ -7,7 +7,8 @@ never answers), `die` (takes effect and ends), `fail` (takes effect and answers 
 (answers with one that says that nothing was done), `unmet` (wants to be asked in other words), `big` (answers with so
 many bytes), `slow` (takes effect, answers after so many seconds), `ask` (asks for input first, in the way of
 2026-07-28), `task` (takes effect, and answers with a handle, in the way of the client's era). A task is over once a
-file beside the witness says how: `WITNESS.over`.
+file beside the witness says how: `WITNESS.over`; `unkept` is a result that is no sound JSON. Any of them waits between
+effect and answer for so many seconds as the argument `after` says.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def call(id_: Any, params: dict[str, Any]) -> None:
     name, arguments = params["name"], params.get("arguments", {})
     if name not in ("look", "refuse", "ask", "unmet"):
         happens(params)
+    time.sleep(arguments.get("after", 0))
     match name:
         case "hang":
             return
@@ -89,6 +91,9 @@ def task(id_: Any, method: str, params: dict[str, Any]) -> None:
     status = over.read_text() if over.exists() else "working"
     if params["taskId"] != "t-1" or (method == "tasks/result" and status == "working"):
         tell({"id": id_, "error": {"code": -32602, "message": "no such task"}})
+    elif status == "unkept":
+        with _out:
+            os.write(1, f'{{"jsonrpc":"2.0","id":{json.dumps(id_)},"result":{{"n":NaN}}}}\n'.encode())
     elif method == "tasks/result":
         tell({"id": id_, "result": text("built")})
     else:

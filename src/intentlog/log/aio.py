@@ -92,9 +92,9 @@ class AsyncLog:
         """See `Log.contradictions`."""
         return await self._driver.store(self._engine.contradictions)
 
-    async def history(self, branch: str) -> list[Entry]:
-        """The records of a branch, oldest first."""
-        return await self._driver.store(lambda: list(self._engine.history(branch)))
+    async def history(self, branch: str, *, after: int = 0) -> list[Entry]:
+        """The records of a branch, oldest first; with `after`, those that stand after this `seq`."""
+        return await self._driver.store(lambda: list(self._engine.history(branch, after)))
 
     async def resolve(
         self, intent_id: str, answer: Applied[Any] | NotApplied, *, by: str, why: str, expect_seq: int | None = None

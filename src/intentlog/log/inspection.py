@@ -128,10 +128,10 @@ class Inspection:
                 found.append(Unfinished(branch, row.attempt, row.end))
         return found
 
-    def history(self, branch: str) -> Iterator[Entry]:
-        """The records of a branch, oldest first."""
+    def history(self, branch: str, after: int = 0) -> Iterator[Entry]:
+        """The records of a branch, oldest first; those after this `seq`."""
         self.duty.flush(check_name("branch", branch, slash=True))
-        yield from map(self._entry, self.store.history(branch))
+        yield from map(self._entry, self.store.history(branch, after=after))
 
     def tail(self, count: int, after: int | None) -> list[Entry]:
         """The newest records of the whole log, oldest first: `count` of them, or all after the record `after`."""

@@ -131,9 +131,9 @@ class Log:
         """The operations of which a late outcome says other than what was settled."""
         return self._engine.contradictions()
 
-    def history(self, branch: str) -> Iterator[Entry]:
-        """The records of a branch, oldest first, streamed."""
-        return self._engine.history(branch)
+    def history(self, branch: str, *, after: int = 0) -> Iterator[Entry]:
+        """The records of a branch, oldest first, streamed; with `after`, those that stand after this `seq`."""
+        return self._engine.history(branch, after)
 
     def resolve(
         self, intent_id: str, answer: Applied[Any] | NotApplied, *, by: str, why: str, expect_seq: int | None = None

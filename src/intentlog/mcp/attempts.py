@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Lock
+from weakref import WeakValueDictionary
 
-from intentlog.errors import IntentLogError
+from intentlog.errors import BranchBusy, IntentLogError
 from intentlog.log.sync import Attempt, Log
 
 OPEN_MAX = 1000
@@ -28,6 +30,8 @@ class Attempts:
         self._wait = wait
         self._open: OrderedDict[str, Attempt] = OrderedDict()
         self._used: Counter[str] = Counter()
+        self._busy: dict[str, tuple[float, BranchBusy]] = {}  # when a branch was found to be held
+        self._opening: WeakValueDictionary[str, Lock] = WeakValueDictionary()
         self._lock = Lock()
 
     @contextmanager
@@ -37,19 +41,43 @@ class Attempts:
         Raises:
             BranchBusy: a living owner holds it. And what the log raises.
         """
-        with self._lock:
-            if branch not in self._open:
-                attempt = self._log.attempt(branch, wait=self._wait, revisits=False)
-                self._open[branch] = attempt.__enter__()
-                self._make_room()
-            self._open.move_to_end(branch)
-            self._used[branch] += 1
-            attempt = self._open[branch]
+        attempt = self._taken(branch)
+        if attempt is None:
+            asked_s = time.monotonic()
+            with self._lock:
+                turn = self._opening.setdefault(branch, Lock())
+            with turn:  # of this branch's calls alone: others do not wait
+                attempt = self._taken(branch) or self._opened(branch, asked_s)
         try:
             yield attempt
         finally:
             with self._lock:
                 self._used[branch] -= 1
+
+    def _taken(self, branch: str) -> Attempt | None:
+        """The attempt of a branch, if it is open, counted as used."""
+        with self._lock:
+            if branch not in self._open:
+                return None
+            self._open.move_to_end(branch)
+            self._used[branch] += 1
+            return self._open[branch]
+
+    def _opened(self, branch: str, asked_s: float) -> Attempt:
+        found_s, busy = self._busy.get(branch, (0.0, None))
+        if busy is not None and found_s > asked_s:  # another call has waited meanwhile, in vain
+            raise busy
+        try:
+            attempt = self._log.attempt(branch, wait=self._wait, revisits=False).__enter__()
+        except BranchBusy as error:
+            self._busy[branch] = time.monotonic(), error
+            raise
+        self._busy.pop(branch, None)
+        with self._lock:
+            self._open[branch] = attempt
+            self._used[branch] += 1
+            self._make_room()
+        return attempt
 
     def is_open(self, branch: str) -> bool:
         """Whether the attempt of a branch is open here."""

@@ -39,12 +39,14 @@ from intentlog.mcp.lines import complain
 from intentlog.mcp.quiet import WhenQuiet
 from intentlog.mcp.rules import Rules
 from intentlog.mcp.sending import Failed, NotReached, Refused, Reply, Send, Sending, Unanswered, outcome_of, sending
-from intentlog.mcp.tasks import OVER, Ask, Tasks, asked_of
+from intentlog.mcp.tasks import OVER, Ask, Tasks, asked_of, task_in
 from intentlog.mcp.tools import Handle, Tools
 from intentlog.mcp.untold import BY, SESSION, TOLD, Done, Untold, untold_in
 
 BUSY_WAIT = timedelta(seconds=10)  # a guard that is being ended lets go of its branch
 OTHERS_POLL_S, ENDING_POLL_S = 0.5, 0.002
+LEFT_WAIT_S = 10.0
+"""How long a call waits for an equal one whose client is gone, and which another guard is still making."""
 LATE = "mcp.late_reply"
 QUIET_S = 0.2
 """That a client was told is durable with the next call's first record, or by itself after so long without one."""
@@ -84,13 +86,15 @@ class Guard:
         self._untold = Untold(log, f"{self._own_prefix}untold")
         self.tasks = Tasks(log)
         self._under_way: dict[IntentId, Sending] = {}
+        self._unsettled: dict[tuple[str, str], set[Sending]] = {}  # until it is on record whether they were told
+        self._unrecorded: set[IntentId] = set()  # sent, and the log could not take their end
         self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
         self._turns_lock = Lock()
         self._noting = WhenQuiet(self._write_notes, QUIET_S)
 
     def take_over(self) -> None:
         """Find what guards that died have left untold, and close the branches that were theirs alone."""
-        self._untold.load()
+        self._untold.read()
         prefix = f"{self._how.server}."
         for left in self._log.unfinished():
             history = self._log.history(left.branch)
@@ -112,6 +116,8 @@ class Guard:
 
         def sent(message: bytes, headers: Mapping[str, str], about: Call) -> Reply:
             self._under_way[about.intent_id] = way
+            if way.is_alone:
+                self.leave(way)
             return send(message, headers, about)
 
         way = Sending(call, self._how.rules.rule_for(call.tool), sent, ask, self.tasks.given)
@@ -141,6 +147,8 @@ class Guard:
         try:
             return self._answer(way, session)
         except IntentLogError as error:
+            if way.about is not None:
+                self._unrecorded.add(way.about.intent_id)
             if way.reply is not None:  # whatever the log makes of it, the client gets what the server said
                 return way.reply.text
             if isinstance(error, InDoubt):
@@ -159,8 +167,9 @@ class Guard:
             handle.name,
             handle.signature.bind(given, {}, self._how.settings.argument_bytes_max).digest,
         )
+        self._begin(way)
         with self._turn_of(alike):
-            doubt = self._doubt_of(handle, given)
+            doubt = self._doubt_of(way, handle, given)
             if doubt is not None and not identity.is_of(doubt.intent_id):
                 outcome = self._go_on(doubt, handle, given)
                 way.done = Done(alike, outcome.intent_id, outcome.value)
@@ -183,25 +192,61 @@ class Guard:
         with self._turns_lock:
             return self._turns.setdefault(alike, Lock())
 
-    def _doubt_of(self, handle: Handle, given: tuple[Any, ...]) -> OpenIntent | None:
-        """An equal call that may have been sent and is not being made any more.
+    def _begin(self, way: Sending) -> None:
+        """Let equal calls know of this one, until it is on record whether its client was told."""
+        if way.alike is not None:
+            with self._turns_lock:
+                self._unsettled.setdefault(way.alike, set()).add(way)
 
-        In PostgreSQL a dead guard is taken for alive until its lease has run out: a call that another one seems to be
+    def _end(self, way: Sending) -> None:
+        if way.alike is not None:
+            with self._turns_lock:
+                left = self._unsettled.get(way.alike, set())
+                left.discard(way)
+                if not left:
+                    self._unsettled.pop(way.alike, None)
+
+    def _doubt_of(self, own: Sending, handle: Handle, given: tuple[Any, ...]) -> OpenIntent | None:
+        """An equal call that may have been sent, and of which nobody will be told any more: this is its retry.
+
+        It is waited for where it just ends, and for a while where another guard is making it whose client is gone. In
+        PostgreSQL a dead guard is taken for alive until its lease has run out: a call that another one seems to be
         making is waited for so long.
         """
-        until_s = time.monotonic() + (self._how.settings.lease.total_seconds() if "://" in self._how.place else 0)
+        begun_s = time.monotonic()
+        lease_s = self._how.settings.lease.total_seconds() if "://" in self._how.place else 0
         while True:
             found = [one for one in self._log.open_calls(handle, *given) if one.state == State.DISPATCHED]
+            self._untold.read()
             for one in found:
+                if one.intent_id in self._unrecorded and one.calling:
+                    raise self._in_doubt(one)
                 if not one.calling and not self.tasks.is_living(one.intent_id):
                     return one
-            ways = [self._under_way.get(one.intent_id) for one in found]
-            if any(way is not None and way.is_given_up for way in ways):
-                time.sleep(ENDING_POLL_S)  # its end is just being recorded
-            elif None not in ways or time.monotonic() > until_s:
+            ways = {one.intent_id: self._under_way.get(one.intent_id) for one in found}
+            waited_s = time.monotonic() - begun_s
+            if waited_s < LEFT_WAIT_S and self._just_ends(own, ways):
+                time.sleep(ENDING_POLL_S)
+                continue
+            for one in found:
+                way = ways[one.intent_id]
+                if way is not None and way.is_left and way is not own:
+                    return one
+                if way is None and self._untold.is_left(one.intent_id) and waited_s > LEFT_WAIT_S:
+                    raise self._in_doubt(one)
+            is_left = any(way is None and self._untold.is_left(intent) for intent, way in ways.items())
+            if not is_left and (None not in ways.values() or waited_s > lease_s):
                 return None
-            else:
-                time.sleep(OTHERS_POLL_S)
+            time.sleep(OTHERS_POLL_S)
+
+    def _just_ends(self, own: Sending, open_ways: Mapping[IntentId, Sending | None]) -> bool:
+        """Whether the end of an equal call is just being recorded, or that nobody was told of it."""
+        with self._turns_lock:
+            others = [way for way in self._unsettled.get(own.alike or ("", ""), ()) if way is not own]
+        sent = [way for way in others if way.about is not None]
+        return any(
+            way.is_given_up or (way.is_left and way.about and way.about.intent_id not in open_ways) for way in sent
+        )
 
     def _go_on(self, doubt: OpenIntent, handle: Handle, given: tuple[Any, ...]) -> Outcome[Any]:
         """Go on with the operation of a call that may have been sent.
@@ -209,7 +254,7 @@ class Guard:
         Raises:
             InDoubt: its class cannot settle it, or another guard is at it.
         """
-        if doubt.resolution is Resolution.ASK_PERSON:
+        if doubt.resolution is Resolution.ASK_PERSON and not doubt.calling:
             raise self._in_doubt(doubt)
         branch, step = doubt.intent_id.branch, doubt.intent_id.step
         if self._attempts.is_open(branch):
@@ -257,6 +302,14 @@ class Guard:
 
     def was_told(self, way: Sending, *, told: bool) -> None:
         """Whether the answer is with the client, or that was gone or had given the call up. The last word counts."""
+        try:
+            self._note_told(way, told=told)
+        finally:
+            self._end(way)
+
+    def _note_told(self, way: Sending, *, told: bool) -> None:
+        if way.task is not None and not told:
+            self.tasks.lost(way.task)
         if way.done is None:
             return
         try:
@@ -268,6 +321,16 @@ class Guard:
                 self._untold.add(way.done)
         except IntentLogError as error:  # as after a crash, it may be told once more
             complain(f"whether {way.done.intent_id} was told could not be noted: {error}")
+
+    def leave(self, way: Sending) -> None:
+        """The client of a guard is gone while a call is made: an equal call at another guard is its retry."""
+        way.is_alone = True  # if it is not sent yet, that is noted then
+        if way.alike is None or way.about is None:
+            return
+        try:
+            self._untold.leave(way.alike, way.about.intent_id)
+        except IntentLogError as error:
+            complain(f"that the client of {way.about.intent_id} is gone could not be noted: {error}")
 
     def _write_notes(self) -> None:
         """Make durable who was told. Reading the log writes what waits."""
@@ -285,9 +348,19 @@ class Guard:
         """The server answers a call whose client was answered without it: what it says settles the doubt."""
         if way.about is None:
             return
-        intent = way.about.intent_id
+        self._begin(way)
+        try:
+            self._settle_late(way, way.about.intent_id, reply)
+        finally:
+            self._end(way)
+
+    def _settle_late(self, way: Sending, intent: IntentId, reply: Reply) -> None:
         try:
             try:
+                task = task_in(way.call, reply.frame, intent)
+                if task is not None:
+                    self.tasks.note(task)
+                    return
                 value = outcome_of(reply)
                 self._log.resolve(intent, Applied(value), by=BY, why="the server answered, after it was waited for")
             except (IntentLogError, Refused, Failed, NotReached) as error:

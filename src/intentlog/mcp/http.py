@@ -28,6 +28,7 @@ from intentlog.mcp.upstream import Asked, LedPast, Upstream, is_stream
 SESSION = b"mcp-session-id"
 _TELLING = (LIST, GET, RESULT)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+_MARKS = b"\xef\xbb\xbf \t\r\n"
 _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 """What a POST may bring besides JSON: where a client asks for a token."""
 
@@ -134,8 +135,9 @@ class Application:
         if not asked.body:
             return None
         form = (asked.header(b"content-type") or b"").partition(b";")[0].strip().lower() in _FORMS
-        if form and asked.target.partition(b"?")[0].decode("latin-1") != self._upstream.path:
-            return None
+        is_elsewhere = asked.target.partition(b"?")[0].decode("latin-1") != self._upstream.path
+        if form and is_elsewhere and not asked.body.lstrip(_MARKS).startswith((b"{", b"[")):
+            return None  # no reader of JSON finds anything in it
         try:
             read = messages.read_frame(asked.body)
             if not isinstance(read, list):

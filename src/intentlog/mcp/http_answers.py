@@ -57,7 +57,7 @@ class Calls:
             await asyncio.wait({delivering, left}, return_when=asyncio.FIRST_COMPLETED)
             if not delivering.done():
                 delivering.cancel()
-                flight.pass_nothing_on()
+                flight.leave()
                 if flight.session is None:  # in a session, what breaks can be taken up again
                     flight.cancel("its client closed the stream")
         except asyncio.CancelledError:
@@ -102,6 +102,7 @@ class Calls:
                 raise Unanswered(f"the server does not answer {method}") from error
 
         flight.way = way = self._guard.way(flight.call, send, ask)
+        way.is_left = flight.is_left
         branch = None if flight.session is None else blake2b(flight.session, digest_size=12).hexdigest()
         return self._guard.answer(way, branch)
 

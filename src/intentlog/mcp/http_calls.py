@@ -66,6 +66,7 @@ class Flight:
         is_elsewhere: its reply came in another stream, and is passed on there.
         is_resumable: the stream of its answer can be taken up again.
         is_answered: its client was told something in place of a reply.
+        is_left: its client is gone.
     """
 
     def __init__(self, call: ToolCall, asked: Asked, session: bytes | None) -> None:
@@ -80,7 +81,7 @@ class Flight:
         self.last: bytes | None = None
         self.whole: Whole | None = None
         self.ended = asyncio.Event()
-        self.is_elsewhere = self.is_resumable = self.is_answered = False
+        self.is_elsewhere = self.is_resumable = self.is_answered = self.is_left = False
         self._is_passed_on = True
         self._reading: asyncio.Task[None] | None = None
 
@@ -112,6 +113,13 @@ class Flight:
         self.ends_with(Unanswered(why) if self.is_sent else NotReached(why))
         if self.session is None:
             self._hang_up()
+
+    def leave(self) -> None:
+        """Its client is gone."""
+        self.is_left = True
+        if self.way is not None:
+            self.way.is_left = True
+        self.pass_nothing_on()
 
     def pass_nothing_on(self) -> None:
         """Its client takes no events any more."""

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Lock
 
 from intentlog.errors import one_line
@@ -81,5 +82,6 @@ class Unwritten(Exception):
 
 def complain(text: str) -> None:
     """Say something to the operator, where the server's own words go too."""
-    sys.stderr.write(f"intentlog mcp: {one_line(text)}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody reads it
+        sys.stderr.write(f"intentlog mcp: {one_line(text)}\n")
+        sys.stderr.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
@@ -12,22 +13,30 @@ from intentlog.mcp.calls import readable
 _LAUNCHERS = re.compile(
     r"npx|bunx|pnpx|pnpm|yarn|uvx|uv|pipx|node|deno|bun|python[\d.]*|docker|podman|env|sh|bash|dlx|exec|run|tool|x"
 )
+_SETTING = re.compile(r"\w+=.*", re.DOTALL)
 _VERSION = re.compile(r"(?<=.)(@[^/]*|==.*|\.(py|m?js|c?js|ts|sh|exe))$")
 
 
 def server_name(command: Sequence[str]) -> str:
-    """A name for the server that a command starts: what it is, without who launches it, and without a version.
+    """A name for the server that a command starts: what it is and for what, without who launches it and its version.
 
-    `npx -y @modelcontextprotocol/server-filesystem@2026.1 /srv` is `server-filesystem`. Equal for equal commands.
+    `npx -y @modelcontextprotocol/server-filesystem@2026.1 /srv` is `server-filesystem-` and a digest of `/srv`: for
+    another folder, or another account, it is another server. Equal for equal commands.
     """
-    for word in command:
+    settings: list[str] = []
+    for place, word in enumerate(command):
         base = PurePath(word).name
-        if word.startswith("-") or _LAUNCHERS.fullmatch(base) or re.fullmatch(r"\w+=.*", word):
-            continue
-        name = _VERSION.sub("", base)
-        if name:
-            return readable(name, 60)
-    return readable(PurePath(command[0]).name, 60)
+        if _SETTING.fullmatch(word):
+            settings.append(word)
+        elif not word.startswith("-") and not _LAUNCHERS.fullmatch(base) and (name := _VERSION.sub("", base)):
+            return _with_digest(readable(name, 60), [*settings, *command[place + 1 :]])
+    return _with_digest(readable(PurePath(command[0]).name, 60), settings)
+
+
+def _with_digest(name: str, given: Sequence[str]) -> str:
+    """The name, and what tells apart what its server is given."""
+    text = "\0".join(given).encode("utf-8", "surrogateescape")
+    return f"{name}-{blake2b(text, digest_size=4).hexdigest()}" if given else name
 
 
 def upstream_name(url: str) -> str:

@@ -85,6 +85,9 @@ class Sending:
         reply: what it got, if it was sent and got something.
         about: what it was sent as, if it was.
         is_given_up: whether its reply is waited for no more; its end may still have to be recorded.
+        is_left: whether its client is gone, of several that this guard has: an equal call here is its retry.
+        is_alone: whether the guard's only client is gone: an equal call at another guard is its retry.
+        task: the handle that it got in place of a result, if it did.
         alike: what calls equal to it have in common, if it has no stable key.
         done: what its client is told of, if it has no stable key and the call is done.
     """
@@ -96,6 +99,8 @@ class Sending:
         self.reply: Reply | None = None
         self.about: Call | None = None
         self.is_given_up = False
+        self.is_left = self.is_alone = False
+        self.task: Task | None = None
         self.alike: tuple[str, str] | None = None
         self.done: Done | None = None
         self._send = send
@@ -106,7 +111,7 @@ class Sending:
         self.about = about
         headers = {self.rule.key_header: about.request_id} if self.rule.key_header else {}
         reply = self._send(self.call.message(about.request_id, self.rule), headers, about)
-        task = task_in(self.call, reply.frame, about.intent_id)
+        self.task = task = task_in(self.call, reply.frame, about.intent_id)
         if task is not None:
             self._given(task)
         self.reply = reply

@@ -11,8 +11,9 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Thread, Timer
 from types import FrameType
@@ -23,7 +24,7 @@ from msgspec import UNSET, Raw
 
 from intentlog.log.values import Call
 from intentlog.mcp import messages
-from intentlog.mcp.batches import Batch
+from intentlog.mcp.batches import Batch, Tell, unheard
 from intentlog.mcp.calls import Malformed, ToolCall
 from intentlog.mcp.guard import Guard
 from intentlog.mcp.hearing import hearing_signals
@@ -31,26 +32,20 @@ from intentlog.mcp.lines import Output, Unwritten, complain, lines_of
 from intentlog.mcp.messages import (
     CALL,
     CANCELLED,
-    LIST,
     LIST_CHANGED,
     Frame,
-    KnownBy,
     Unreadable,
     known_by,
     members_of,
-    text_of,
 )
 from intentlog.mcp.sending import CONTRADICTORY, NotReached, Reply, Unanswered
-from intentlog.mcp.stdio_calls import InFlight, Once
-from intentlog.mcp.tasks import GET, RESULT
+from intentlog.mcp.stdio_calls import CALLS_MAX, Answer, InFlight, Once, Waiting
 from intentlog.mcp.turns import Turns
 
 ASK_LIMIT_S = 30.0
-LEFT_MAX = 10_000
 SENT_LIMIT_S = 3.0
 ENDING_LIMIT_S = 3.0
 """How long a client may take to read what is left, once a signal has ended the server."""
-CALLS_MAX = 1024  # threads; further calls wait for one
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -77,14 +72,10 @@ class Pump:
         self._to_server = Output(os.dup(self._server.stdin.fileno()))
         self._server.stdin.close()
         self._from_server = self._server.stdout.fileno()
-        self._calls: dict[KnownBy, InFlight] = {}
-        self._batched: dict[KnownBy, Batch] = {}
-        self._lists: dict[KnownBy, bool] = {}  # whether the page begins a list
-        self._told: dict[KnownBy, tuple[str, str]] = {}  # of which task a client asks what
-        self._asked: dict[str, SimpleQueue[Frame]] = {}
+        self._waiting = Waiting()
         self._unsent = 0
         self._changed = Condition(Lock())
-        self._is_over = False
+        self._is_over = self._is_left = False
         self._has_ended = False
         self._turns = Turns(lines_of(client, self._over), self._take, self._make, CALLS_MAX)
 
@@ -102,11 +93,19 @@ class Pump:
         reader = Thread(target=self._read_server, name="intentlog-mcp-server", daemon=True)
         reader.start()
         self._turns.read()
+        self._leave()
         self._await_sent()
         self._to_server.close()
         reader.join()
         self._turns.wait()
         return self._server.wait()
+
+    def _leave(self) -> None:
+        """The client sends no more: it may be gone, and ask again at another guard."""
+        self._is_left = True
+        for flight in list(self._waiting.calls.values()):
+            if flight.way is not None and not flight.is_given_up:
+                self._guard.leave(flight.way)
 
     def _await_sent(self) -> None:
         """What was asked before the client closed its end is still sent; but for what waits behind another call."""
@@ -140,23 +139,14 @@ class Pump:
             if isinstance(read, list):
                 return self._take_batch(read, line)
             if read is not None and read.method == CALL:
-                return self._begin(read, self._tell_client)
+                return self._begin(read, self._answer)
             if read is None or read.method != CANCELLED or self._is_of_the_server(read):
                 if read is not None and read.id is not UNSET:
-                    self._learn(read)
+                    self._waiting.learn(read)
                 self._pass_on(messages.on_one_line(line))
         except Unreadable as error:
-            self._tell_client(messages.failure(messages.id_in(line), messages.PARSE_ERROR, f"Parse error: {error}"))
+            self._answer(messages.failure(messages.id_in(line), messages.PARSE_ERROR, f"Parse error: {error}"))
         return []
-
-    def _learn(self, request: Frame) -> None:
-        """Note what the answer to a request will tell of tools and tasks."""
-        if request.method == LIST:
-            self._lists[known_by(request.id)] = "cursor" not in members_of(request.params)
-        elif request.method in (GET, RESULT):
-            task = text_of(members_of(request.params).get("taskId"))
-            if task is not None:
-                self._told[known_by(request.id)] = task, request.method
 
     def _take_batch(self, parts: list[Raw], line: bytes) -> list[InFlight]:
         """A batch without calls passes as it is. Of one with calls each message is sent by itself."""
@@ -168,20 +158,31 @@ class Pump:
             self._pass_on(messages.on_one_line(line))
             return []
         begun: list[InFlight] = []
-        batch = Batch(sum(one.id is not UNSET for one in asked), lambda text: self._let_client_have(text + b"\n"))
+        batch = Batch(sum(one.id is not UNSET and one.id is not None for one in asked), self._answer)
         for frame, part in zip(frames, parts, strict=True):
+            is_asked = isinstance(frame, Frame) and frame.method is not UNSET and frame.id not in (UNSET, None)
+            if isinstance(frame, Frame) and is_asked and not self._is_made(frame):
+                self._waiting.batched[known_by(frame.id)] = batch
             if isinstance(frame, Frame) and frame.method == CALL:
                 begun += self._begin(frame, batch.add)
-                continue
-            if isinstance(frame, Frame) and frame.method is not UNSET and frame.id is not UNSET:
-                self._batched[known_by(frame.id)] = batch
-            self._pass_on(messages.on_one_line(bytes(part)) + b"\n")
+            else:
+                self._pass_on(messages.on_one_line(bytes(part)) + b"\n")
         return begun
+
+    def _is_made(self, frame: Frame) -> bool:
+        """Whether a message is a call that the guard makes, or refuses, itself."""
+        try:
+            return frame.method == CALL and not self._guard.passes(ToolCall(frame))
+        except Malformed:
+            return True
 
     def _is_of_the_server(self, cancel: Frame) -> bool:
         """Whether the server has to hear of this cancellation: not of a call that it was never sent."""
-        part = members_of(cancel.params).get("requestId")
-        flight = self._calls.get(known_by(messages.value_of(part))) if part is not None else None
+        key = known_by(messages.value_of(members_of(cancel.params).get("requestId")))
+        batch = self._waiting.batched.pop(key, None)
+        if batch is not None:
+            batch.add(None)
+        flight = self._waiting.calls.get(key)
         if flight is None:
             return True
         with flight.lock:
@@ -195,7 +196,7 @@ class Pump:
 
     # --- a call ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, frame: Frame, answer: Callable[[bytes], None]) -> list[InFlight]:
+    def _begin(self, frame: Frame, answer: Answer) -> list[InFlight]:
         """The call that is to be made, if it is. One that could not be answered is not made."""
         if frame.id is UNSET or frame.id is None:
             complain("a tools/call without an id was not sent: nobody could be told what became of it")
@@ -203,27 +204,20 @@ class Pump:
         try:
             call = ToolCall(frame)
         except Malformed as error:
-            answer(messages.failure(frame.id, messages.INVALID_PARAMS, f"Invalid params: {error}"))
+            answer(messages.failure(frame.id, messages.INVALID_PARAMS, f"Invalid params: {error}"), unheard)
             return []
         if self._guard.passes(call):
             self._pass_on(call.as_it_came() + b"\n")
             return []
         key = known_by(frame.id)
-        if key in self._calls:
-            answer(messages.failure(frame.id, messages.INVALID_REQUEST, "a call with this id is under way"))
+        if key in self._waiting.calls:
+            answer(messages.failure(frame.id, messages.INVALID_REQUEST, "a call with this id is under way"), unheard)
             return []
-        flight = self._calls[key] = InFlight(call, answer)
-        self._make_room()
+        flight = self._waiting.calls[key] = InFlight(call, answer)
+        self._waiting.make_room()
         with self._changed:
             self._unsent += 1
         return [flight]
-
-    def _make_room(self) -> None:
-        """Of calls that were given up, and that the server may still answer, so many are remembered."""
-        if len(self._calls) > CALLS_MAX + LEFT_MAX:
-            oldest = next((key for key, flight in list(self._calls.items()) if flight.is_given_up), None)
-            if oldest is not None:
-                self._calls.pop(oldest, None)
 
     def _make(self, flight: InFlight) -> None:
         sent = Once(self._is_sent)
@@ -237,19 +231,16 @@ class Pump:
             return self._awaited(flight, about)
 
         flight.way = way = self._guard.way(flight.call, send, self._ask)
+        way.is_alone = self._is_left
         try:
             answer = self._guard.answer(way)
         finally:
             sent()
             if not flight.is_given_up:
-                self._calls.pop(known_by(flight.call.id), None)
+                self._waiting.calls.pop(known_by(flight.call.id), None)
             flight.ended.set()
-        told = False
-        if not flight.is_cancelled:
-            with suppress(OSError, Unwritten):  # the client is gone
-                flight.answer(answer)
-                told = True
-        self._guard.was_told(way, told=told)
+        said = None if flight.is_cancelled else answer
+        flight.answer(said, partial(self._guard.was_told, way))
 
     def _is_sent(self) -> None:
         with self._changed:
@@ -287,26 +278,26 @@ class Pump:
     def _ask(self, method: str, params: dict[str, Any]) -> Frame:
         """Ask the server something of the guard's own."""
         id_ = f"intentlog:{secrets.token_hex(8)}"
-        self._asked[id_] = answer = SimpleQueue[Frame]()
+        self._waiting.asked[id_] = answer = SimpleQueue[Frame]()
         try:
             self._to_server.write(messages.request(id_, method, Raw(msgspec.json.encode(params))) + b"\n")
             return answer.get(timeout=ASK_LIMIT_S)
         except (Unwritten, OSError, Empty) as error:
             raise Unanswered(f"the server does not answer {method}: {error}") from error
         finally:
-            del self._asked[id_]
+            del self._waiting.asked[id_]
 
     # --- from the server -------------------------------------------------------------------------------------------
 
     def _read_server(self) -> None:
         try:
             for came in lines_of(self._from_server):
-                line = messages.unbroken(came) if b"\r" in came[:-2] and self._calls else came
+                line = messages.unbroken(came) if b"\r" in came[:-2] and self._waiting.calls else came
                 if not self._is_taken(line):
                     self._let_client_have(line)
         finally:
             self._is_over = True
-            for flight in list(self._calls.values()):
+            for flight in list(self._waiting.calls.values()):
                 flight.replies.put("the server has ended")
             os.write(self._ends, b".")
 
@@ -323,38 +314,38 @@ class Pump:
                 return False
             if read.is_reply:
                 return self._is_reply_taken(read, line) or self._is_taken_as([(read, line)])
-        return self._is_taken_as(messages.replies_in(line) if self._calls else [])
+        return self._is_taken_as(messages.replies_in(line) if self._waiting.anything else [])
 
     def _is_taken_as(self, found: list[tuple[Frame, bytes]]) -> bool:
-        """Whether what some readers could take for replies was given to calls, and the rest of it passed on."""
-        if not any(self._flight_like(frame.id) for frame, _ in found):
+        """Whether what some readers could take for replies was given to who waits for it, and the rest passed on."""
+        if not any(self._waiting.is_for(frame.id) for frame, _ in found):
             return False
         for frame, text in found:
-            flight = self._flight_like(frame.id)
-            if flight is None:
-                self._let_client_have(text.rstrip(b"\r\n") + b"\n")
-            else:
+            flight = self._waiting.flight_like(frame.id)
+            if flight is not None:
                 self._give(flight, Reply(frame, text.rstrip(b"\r\n")))
+            elif frame.id is UNSET or not self._is_reply_taken(frame, text):
+                self._let_client_have(text.rstrip(b"\r\n") + b"\n")
         return True
 
     def _is_reply_taken(self, read: Frame, line: bytes) -> bool:
         key = known_by(read.id)
-        asked = self._asked.get(key[1]) if key[0] else None
+        asked = self._waiting.asked.get(key[1]) if key[0] else None
         if asked is not None:
             asked.put(read)
             return True
-        told = self._told.pop(key, None)
+        told = self._waiting.told.pop(key, None)
         if told is not None:
             self._guard.tasks.heard(*told, read)
-        flight = self._calls.get(key)
+        flight = self._waiting.calls.get(key)
         if flight is not None and flight.is_sent:
             self._give(flight, Reply(read, line.rstrip(b"\r\n")))
             return True
-        batch = self._batched.pop(key, None)
+        batch = self._waiting.batched.pop(key, None)
         if batch is not None:
             batch.add(line)
             return True
-        is_first = self._lists.pop(key, None)
+        is_first = self._waiting.lists.pop(key, None)
         if is_first is not None and read.result is not UNSET:
             self._guard.catalog.listed(read.result, is_first=is_first)
         return False
@@ -365,13 +356,8 @@ class Pump:
             if not flight.is_given_up:
                 flight.replies.put(reply)
                 return
-        self._calls.pop(known_by(flight.call.id), None)
+        self._waiting.calls.pop(known_by(flight.call.id), None)
         self._turns.do(self._late, flight, reply)
-
-    def _flight_like(self, id_: object) -> InFlight | None:
-        """The call that a reply with this id could be for: there are clients to which `"1"` is `1`."""
-        sent = (flight for flight in list(self._calls.values()) if flight.is_sent)
-        return next((flight for flight in sent if str(flight.call.id) == str(id_)), None)
 
     def _let_client_have(self, line: bytes) -> None:
         with suppress(OSError, Unwritten):  # the client is gone; what it cannot hear, the log still can
@@ -388,5 +374,11 @@ class Pump:
         with suppress(OSError, Unwritten):
             self._to_server.write(line)
 
-    def _tell_client(self, text: bytes) -> None:
-        self._to_client.write(text + b"\n")
+    def _answer(self, text: bytes | None, tell: Tell = unheard) -> None:
+        """Answer the client; what nobody is to be told is told to nobody."""
+        told = False
+        if text is not None:
+            with suppress(OSError, Unwritten):  # the client is gone
+                self._to_client.write(text + b"\n")
+                told = True
+        tell(told=told)

@@ -12,7 +12,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, Protocol
 
-from msgspec import UNSET, Struct
+import msgspec
+from msgspec import UNSET, Raw, Struct
 
 from intentlog.core import records as r
 from intentlog.core.actions import IntentId
@@ -75,10 +76,12 @@ class State(Struct, frozen=True):
     Attributes:
         status: the server's own word.
         result: the call's result, if it is at hand; else UNSET.
+        is_unkept: whether there is one that cannot be recorded.
     """
 
     status: str
     result: Any = UNSET
+    is_unkept: bool = False
 
 
 class Tasks:
@@ -94,16 +97,26 @@ class Tasks:
         self._intents: set[IntentId] = set()
         self._lock = Lock()
 
-    def given(self, task: Task) -> None:
+    def note(self, task: Task) -> None:
         """A server has given a handle. It is durable when this returns. Raises what the log raises."""
         told = {"intent_id": str(task.intent_id), "task": task.id, "given": task.given}
         self._log.append(task.intent_id.branch, HANDLE, told, durability=Durability.IMMEDIATE)
+
+    def given(self, task: Task) -> None:
+        """The same of one that a client is about to be given, which will ask for its end."""
+        self.note(task)
         with self._lock:
             self._living[task.id] = task
             self._intents.add(task.intent_id)
             while len(self._living) > KEPT_MAX:
                 _, oldest = self._living.popitem(last=False)
                 self._intents.discard(oldest.intent_id)
+
+    def lost(self, task: Task) -> None:
+        """The client was gone before it had the handle: whoever makes an equal call is to have it."""
+        with self._lock:
+            self._living.pop(task.id, None)
+            self._intents.discard(task.intent_id)
 
     def is_living(self, intent: IntentId) -> bool:
         """Whether a handle of this call was given out by this guard, and its end was not heard of."""
@@ -126,10 +139,9 @@ class Tasks:
         if state.result is not UNSET:
             with suppress(NotInDoubt):  # it was settled meanwhile
                 why = f"task {task.id}: {state.status}"
-                self._log.resolve(task.intent_id, Applied(state.result), by=BY, why=why)
-        with self._lock:
-            self._living.pop(task.id, None)
-            self._intents.discard(task.intent_id)
+                answer = Applied() if state.is_unkept else Applied(state.result)
+                self._log.resolve(task.intent_id, answer, by=BY, why=why)
+        self.lost(task)
 
     def of(self, intent: IntentId) -> Task | None:
         """The task that a call was taken up as, by the log."""
@@ -162,13 +174,18 @@ def state_in(task: Task, method: str, frame: Frame) -> State | None:
         return None
     members = members_of(frame.result)
     if method == RESULT:
-        return State("completed", value_of(frame.result))
+        return _with_result("completed", frame.result)
     status = text_of(members.get("status"))
     if status is None:
         return None
     if task.is_of_the_extension and status == "completed" and "result" in members:
-        return State(status, value_of(members["result"]))
+        return _with_result(status, members["result"])
     return State(status)
+
+
+def _with_result(status: str, result: Raw) -> State:
+    value = value_of(result)
+    return State(status, None, is_unkept=True) if value is UNSET else State(status, value)
 
 
 def asked_of(task: Task, ask: Ask, meta: dict[str, Any]) -> State | None:
@@ -190,4 +207,4 @@ def asked_of(task: Task, ask: Ask, meta: dict[str, Any]) -> State | None:
     if state is None or task.is_of_the_extension or state.status not in OVER:
         return state
     found = state_in(task, RESULT, ask(RESULT, params))
-    return state if found is None else State(state.status, found.result)
+    return state if found is None else msgspec.structs.replace(found, status=state.status)

@@ -7,6 +7,7 @@ an outcome is told once, in place of an equal call; the next equal call is made.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable
 from threading import Lock
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from intentlog.mcp.calls import Identity
 
 BY = "intentlog mcp"
 """Who settles a call whose reply came late, or whose task is over."""
+KEPT_MAX = 10_000
 TOLD, UNTOLD = "mcp.told", "mcp.untold"
 SESSION = "session-"
 """How the last part of a branch begins that is a session's: its calls may be asked for again in another one."""
@@ -54,39 +56,64 @@ class Untold:
         self._branch = branch
         self._done: dict[tuple[str, str], dict[IntentId, Done]] = {}
         self._noted: set[IntentId] = set()
+        self._own: set[IntentId] = set()
+        self._told: OrderedDict[IntentId, None] = OrderedDict()  # the newest
+        self._others: dict[IntentId, tuple[str, str]] = {}  # noted by other guards; perhaps not done yet
+        self._read_to = 0
         self._lock = Lock()
 
-    def load(self) -> None:
-        """Find those that earlier guards have noted."""
-        noted: dict[IntentId, tuple[str, str]] = {}
-        for entry in self._log.history(self._branch):
-            match entry.record:
-                case r.ApplicationEvent(name=name) if name == UNTOLD:
-                    noted[IntentId(entry.payload["intent_id"])] = entry.payload["tool"], entry.payload["digest"]
-                case r.ApplicationEvent(name=name) if name == TOLD:
-                    noted.pop(IntentId(entry.payload), None)
-                case _:
-                    pass
+    def read(self) -> None:
+        """Learn what other guards have noted since: those that died, and those that live beside this one."""
         with self._lock:
-            for intent, alike in noted.items():
-                self._noted.add(intent)
-                self._done.setdefault(alike, {})[intent] = Done(alike, intent, _value_of(self._log, intent))
+            for entry in self._log.history(self._branch, after=self._read_to):
+                self._read_to = entry.seq
+                match entry.record:
+                    case r.ApplicationEvent(name=name) if name == UNTOLD:
+                        intent = IntentId(entry.payload["intent_id"])
+                        if intent not in self._own:
+                            self._noted.add(intent)
+                            self._others[intent] = entry.payload["tool"], entry.payload["digest"]
+                    case r.ApplicationEvent(name=name) if name == TOLD:
+                        self._forget(IntentId(entry.payload))
+                    case _:
+                        pass
+
+    def is_left(self, intent: IntentId) -> bool:
+        """Whether another guard has noted that the client of this call is gone."""
+        with self._lock:
+            return intent in self._others
+
+    def leave(self, alike: tuple[str, str], intent: IntentId) -> None:
+        """The client of this call, which is being made, is gone: others are to know. Raises what the log raises."""
+        with self._lock:
+            if intent in self._noted:
+                return
+            self._noted.add(intent)
+            self._own.add(intent)
+        tool, digest = alike
+        note = {"intent_id": str(intent), "tool": tool, "digest": digest}
+        self._log.append(self._branch, UNTOLD, note, durability=Durability.IMMEDIATE)
 
     def add(self, done: Done) -> None:
         """Nobody was told of this one. That is durable when this returns. Raises what the log raises."""
         with self._lock:
+            if done.intent_id in self._told:
+                return  # an equal call was, which had waited for it
             self._done.setdefault(done.alike, {})[done.intent_id] = done
-            if done.intent_id in self._noted:
-                return
-            self._noted.add(done.intent_id)
-        tool, digest = done.alike
-        note = {"intent_id": str(done.intent_id), "tool": tool, "digest": digest}
-        self._log.append(self._branch, UNTOLD, note, durability=Durability.IMMEDIATE)
+        self.leave(done.alike, done.intent_id)
 
     def forget(self, done: Done) -> None:
         """Its client, or that of an equal call, has it: the next equal call is not answered by it. Not noted yet."""
         with self._lock:
-            self._done.get(done.alike, {}).pop(done.intent_id, None)
+            self._told[done.intent_id] = None
+            if len(self._told) > KEPT_MAX:
+                self._told.popitem(last=False)
+            self._forget(done.intent_id, done.alike)
+
+    def _forget(self, intent: IntentId, alike: tuple[str, str] | None = None) -> None:
+        alike = self._others.pop(intent, alike)
+        if alike is not None:
+            self._done.get(alike, {}).pop(intent, None)
 
     def told(self, done: Done) -> None:
         """Its client, or that of an equal call, was told. Raises what the log raises."""
@@ -100,21 +127,28 @@ class Untold:
     def take(self, alike: tuple[str, str], identity: Identity) -> Done | None:
         """One that is equal, to be told now; or None. If it is the very call, its record answers that."""
         with self._lock:
+            for other in [other for other, theirs in self._others.items() if theirs == alike]:
+                found = _result_of(self._log, other)
+                if found is not None:
+                    del self._others[other]
+                    self._done.setdefault(alike, {})[other] = Done(alike, other, found[0])
             equal = self._done.get(alike, {})
             intent = next((one for one in equal if not identity.is_of(one)), None)
             return equal.pop(intent) if intent is not None else None
 
 
-def _value_of(log: Log, intent: IntentId) -> Any:
-    """What a call returned, by the log."""
-    value: Any = None
+def _result_of(log: Log, intent: IntentId) -> tuple[Any] | None:
+    """What a call returned, by the log; None if it is not done."""
+    result: tuple[Any] | None = None
     for entry in log.history(intent.branch):
         match entry.record:
-            case r.Committed(step=step) | r.Settled(step=step) | r.Supplied(step=step) if step == intent.step:
-                value = entry.payload
+            case r.Committed(step=step, outcome=r.OutcomeKind.RETURNED) | r.Supplied(step=step) if step == intent.step:
+                result = (entry.payload,)
+            case r.Settled(step=step, settlement=Settlement.APPLIED) if step == intent.step:
+                result = (entry.payload,)
             case _:
                 pass
-    return value
+    return result
 
 
 def untold_in(history: Iterable[Entry], branch: str, attempt: int, prefix: str) -> list[Done]:

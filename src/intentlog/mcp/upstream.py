@@ -32,6 +32,7 @@ _OF_A_CONNECTION = frozenset(
     b"connection keep-alive proxy-connection proxy-authenticate te trailer transfer-encoding upgrade".split()
 )
 _NOT_SENT = _OF_A_CONNECTION | {b"host", b"origin", b"content-length", b"accept-encoding", b"expect"}
+_DECODED = frozenset({"gzip", "x-gzip", "deflate"})  # which come so though they were not asked for
 _OF_ITS_CODING = frozenset({b"content-length", b"content-encoding"})
 
 
@@ -156,12 +157,19 @@ class Upstream:
         Raises:
             LedPast: it leads elsewhere, past the guard.
         """
-        left = _OF_A_CONNECTION | (_OF_ITS_CODING if "content-encoding" in response.headers else frozenset[bytes]())
+        left = _OF_A_CONNECTION
+        if response.headers.get("content-encoding", "").strip().lower() in _DECODED:
+            left |= _OF_ITS_CODING
+        if "transfer-encoding" in response.headers:  # it says how long the answer is, whatever else does (RFC 9112)
+            left |= {b"content-length"}
         told = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in left]
         place = next((value for name, value in told if name == b"location"), None)
         if place is None:
             return told
-        absolute = urlsplit(urljoin(str(response.request.url), place.decode("latin-1")))
+        try:
+            absolute = urlsplit(urljoin(str(response.request.url), place.decode("latin-1")))
+        except ValueError as error:
+            raise LedPast(response.status_code, f"{place!r}, which is no place") from error
         if f"{absolute.scheme}://{absolute.netloc}" != self._origin:
             raise LedPast(response.status_code, f"{absolute.scheme}://{absolute.netloc}{absolute.path}")
         inside = absolute._replace(scheme="", netloc="").geturl()
