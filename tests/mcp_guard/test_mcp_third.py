@@ -75,6 +75,21 @@ def test_two_clients_side_by_side(tmp_path: Path) -> None:
         assert (one.end(), other.end()) == (0, 0)
 
 
+def test_what_one_guard_has_told_another_one_does_not_tell_again(tmp_path: Path) -> None:
+    """They learn from the log what nobody was told, and that somebody was: of two repeats the second is made."""
+    with Guarded(tmp_path) as one, Guarded(tmp_path) as other:
+        other.call("act", {"n": 0})  # it runs, and has read what was noted before
+        asked = one.ask("tools/call", {"name": "act", "arguments": {"n": 1, "after": 0.5}})
+        one.wait_for_calls(2)
+        one.tell("notifications/cancelled", {"requestId": asked})
+        time.sleep(1.0)  # its reply comes late, and settles it
+        assert state(other.call("act", {"n": 1, "after": 0.5})) == "done"
+        time.sleep(0.5)  # that it was told is on record soon
+        assert text(one.call("act", {"n": 1, "after": 0.5})) == "act "
+        assert len(one.calls()) == 3
+        assert (one.end(), other.end()) == (0, 0)
+
+
 @contextmanager
 def left_behind(served: Served, session: str, tool: str, arguments: dict[str, Any], **meta: Any) -> Iterator[None]:
     """A call of a session whose client has hung up."""

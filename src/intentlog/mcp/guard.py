@@ -116,6 +116,7 @@ class Guard:
 
         def sent(message: bytes, headers: Mapping[str, str], about: Call) -> Reply:
             self._under_way[about.intent_id] = way
+            self._unrecorded.discard(about.intent_id)
             if way.is_alone:
                 self.leave(way)
             return send(message, headers, about)

@@ -55,7 +55,7 @@ class Untold:
         self._log = log
         self._branch = branch
         self._done: dict[tuple[str, str], dict[IntentId, Done]] = {}
-        self._noted: set[IntentId] = set()
+        self._noted: dict[IntentId, tuple[str, str]] = {}
         self._own: set[IntentId] = set()
         self._told: OrderedDict[IntentId, None] = OrderedDict()  # the newest
         self._others: dict[IntentId, tuple[str, str]] = {}  # noted by other guards; perhaps not done yet
@@ -71,10 +71,13 @@ class Untold:
                     case r.ApplicationEvent(name=name) if name == UNTOLD:
                         intent = IntentId(entry.payload["intent_id"])
                         if intent not in self._own:
-                            self._noted.add(intent)
-                            self._others[intent] = entry.payload["tool"], entry.payload["digest"]
+                            alike = entry.payload["tool"], entry.payload["digest"]
+                            self._noted[intent] = self._others[intent] = alike
                     case r.ApplicationEvent(name=name) if name == TOLD:
-                        self._forget(IntentId(entry.payload))
+                        intent = IntentId(entry.payload)
+                        self._others.pop(intent, None)
+                        if intent in self._noted:
+                            self._done.get(self._noted[intent], {}).pop(intent, None)
                     case _:
                         pass
 
@@ -88,7 +91,7 @@ class Untold:
         with self._lock:
             if intent in self._noted:
                 return
-            self._noted.add(intent)
+            self._noted[intent] = alike
             self._own.add(intent)
         tool, digest = alike
         note = {"intent_id": str(intent), "tool": tool, "digest": digest}
@@ -108,12 +111,8 @@ class Untold:
             self._told[done.intent_id] = None
             if len(self._told) > KEPT_MAX:
                 self._told.popitem(last=False)
-            self._forget(done.intent_id, done.alike)
-
-    def _forget(self, intent: IntentId, alike: tuple[str, str] | None = None) -> None:
-        alike = self._others.pop(intent, alike)
-        if alike is not None:
-            self._done.get(alike, {}).pop(intent, None)
+            self._others.pop(done.intent_id, None)
+            self._done.get(done.alike, {}).pop(done.intent_id, None)
 
     def told(self, done: Done) -> None:
         """Its client, or that of an equal call, was told. Raises what the log raises."""
@@ -121,7 +120,7 @@ class Untold:
         with self._lock:
             if done.intent_id not in self._noted:
                 return
-            self._noted.discard(done.intent_id)
+            del self._noted[done.intent_id]
         self._log.append(self._branch, TOLD, str(done.intent_id))
 
     def take(self, alike: tuple[str, str], identity: Identity) -> Done | None:
