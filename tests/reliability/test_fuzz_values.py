@@ -250,4 +250,13 @@ def test_control_fuzz_values(lab: Lab, quick_folder: Path, monkeypatch: pytest.M
 
 
 def _rounded(value: Any) -> Any:
-    return int(float(value)) if type(value) is int and abs(value) < sys.float_info.max else value
+    """The value, each of its integers as a float holds it: wherever one stands, or chance might not come upon any."""
+    match value:
+        case list():
+            return [_rounded(one) for one in value]
+        case dict():
+            return {name: _rounded(one) for name, one in value.items()}
+        case int() if type(value) is int and abs(value) < sys.float_info.max:
+            return int(float(value))
+        case _:
+            return value
