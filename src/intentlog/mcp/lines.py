@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from threading import Lock
@@ -82,6 +81,5 @@ class Unwritten(Exception):
 
 def complain(text: str) -> None:
     """Say something to the operator, where the server's own words go too."""
-    with suppress(OSError):  # nobody reads it
-        sys.stderr.write(f"intentlog mcp: {one_line(text)}\n")
-        sys.stderr.flush()
+    with suppress(OSError):  # nobody reads it; what a buffer kept of it would be an error at the end
+        os.write(2, f"intentlog mcp: {one_line(text)}\n".encode("utf-8", "backslashreplace"))
