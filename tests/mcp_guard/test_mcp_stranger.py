@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_guard.guarded import SERVER, Guarded
+from mcp_guard.guarded import LIMIT_S, SERVER, Guarded
 from mcp_guard.served import Served, Upstream
 from mcp_guard.test_mcp_stdio import state, text
 
@@ -27,15 +27,15 @@ def guard(folder: Path, *options: str, server: list[str]) -> list[str]:
     return [sys.executable, "-m", "intentlog", "mcp", "--log", str(folder / "log.db"), *options, "--", *server]
 
 
-def wait_until_committed(folder: Path) -> None:
-    until_s = time.monotonic() + 20
+def wait_until_recorded(folder: Path, kind: str) -> None:
+    until_s = time.monotonic() + LIMIT_S
     while time.monotonic() < until_s:
         if (folder / "log.db").exists():
             with Log.open(folder / "log.db", read_only=True) as log:
-                if any(entry.kind == "Committed" for entry in log.tail(20)):
+                if any(entry.kind == kind for entry in log.tail(20)):
                     return
-        time.sleep(0.05)
-    pytest.fail("it was not recorded")
+        time.sleep(0.02)
+    pytest.fail(f"no {kind} was recorded")
 
 
 @pytest.mark.parametrize("guards_between", [0, 1])
@@ -52,7 +52,7 @@ def test_a_client_leaves_before_it_is_told_and_the_guard_ends_in_order(tmp_path:
         left.stdin.write(line(tool="slow", arguments={"seconds": 0.5}))
         left.stdin.flush()
         left.stdout.close()
-        wait_until_committed(tmp_path)
+        wait_until_recorded(tmp_path, "Committed")
         left.stdin.close()
         assert left.wait(20) == 0
     for _ in range(guards_between):
@@ -210,7 +210,7 @@ def test_a_signal_while_the_client_reads_nothing(tmp_path: Path) -> None:
         assert stuck.stdin is not None
         stuck.stdin.write(line(1, "big", arguments={"bytes": 1 << 20}))
         stuck.stdin.flush()
-        wait_until_committed(tmp_path)
+        wait_until_recorded(tmp_path, "Committed")
         stuck.terminate()
         assert stuck.wait(20) in {-15, 128 + 15}
     with Guarded(tmp_path) as guarded:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_guard.guarded import LIMIT_S, SERVER, Guarded
+from mcp_guard.guarded import SERVER, Guarded
 from mcp_guard.served import Served, Upstream, messages
 from mcp_guard.test_mcp_stdio import state, text
-from mcp_guard.test_mcp_stranger import guard, line
+from mcp_guard.test_mcp_stranger import guard, line, wait_until_recorded
 
 from intentlog import BranchBusy, Log
 from intentlog.mcp.attempts import Attempts
@@ -35,17 +35,6 @@ SLOW = (
 )
 
 
-def wait_until_dispatched(folder: Path) -> None:
-    until_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < until_s:
-        if (folder / "log.db").exists():
-            with Log.open(folder / "log.db", read_only=True) as log:
-                if any(entry.kind == "Dispatched" for entry in log.tail(20)):
-                    return
-        time.sleep(0.02)
-    pytest.fail("it was not sent")
-
-
 @pytest.mark.parametrize("is_sent", [False, True], ids=["before it is sent", "later"])
 def test_a_client_dies_while_its_call_is_made_and_asks_another_guard(tmp_path: Path, *, is_sent: bool) -> None:
     """The old guard still waits for its server: the call is not sent by the new one, which tells what came of it."""
@@ -53,11 +42,11 @@ def test_a_client_dies_while_its_call_is_made_and_asks_another_guard(tmp_path: P
     with Guarded(tmp_path, command=slow) as old, Guarded(tmp_path, command=slow) as new:
         old.ask("tools/call", {"name": "act", "arguments": {}})
         if is_sent:
-            wait_until_dispatched(tmp_path)
+            wait_until_recorded(tmp_path, "Dispatched")
         old.close()
         assert old.process.stdout is not None
         old.process.stdout.close()
-        wait_until_dispatched(tmp_path)  # before that nobody could know of it
+        wait_until_recorded(tmp_path, "Dispatched")  # before that nobody could know of it
         time.sleep(0.2)
         assert state(new.call("act")) == "done"
         assert len(new.calls()) == 1
