@@ -7,12 +7,13 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from intentlog import Durability, Log, LogDamaged, LogUnavailable, tool
 from intentlog.store import wal
-from intentlog.store.locks import note_of
+from intentlog.store.locks import left_by_dead, note_of
 
 FRAME, HEADER = 24 + 4096, 32
 Damage = Callable[[bytes, int], bytes]
@@ -23,17 +24,24 @@ def effect(number: int) -> int:
     return number
 
 
-def written(path: Path, *, dies: bool = True) -> int:
-    """Twelve effects by a process that is then killed, or closes the log; how many frames its WAL has."""
-    child = os.fork()
-    if child == 0:
+def write(path: Path, *, dies: bool) -> NoReturn:
+    """The body of a child."""
+    try:
         with Log.open(path) as log:
             for number in range(12):
                 with log.attempt(f"order-{number}") as attempt:
                     attempt.call(effect, number)
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
+    finally:
         os._exit(0)
+
+
+def written(path: Path, *, dies: bool = True) -> int:
+    """Twelve effects by a process that is then killed, or closes the log; how many frames its WAL has."""
+    child = os.fork()
+    if child == 0:
+        write(path, dies=dies)
     os.waitpid(child, 0)
     content = path.with_name("log.db-wal").read_bytes()
     salts = content[16:24]
@@ -128,6 +136,39 @@ def test_a_note_does_not_join_a_count_with_the_salts_of_another_generation(quick
         log.append("order-1", "noted", 1, durability=Durability.IMMEDIATE)
         assert note_of(owner).salts == wal.salts_of(path)
         assert note_of(owner).frames < frames
+
+
+@pytest.mark.parametrize("reads_only", [False, True], ids=["writer", "reader"])
+def test_an_owner_that_made_the_wal_and_died_while_another_opens_the_log(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, reads_only: bool
+) -> None:
+    """A sound log is not called damaged: the WAL is looked at after what the dead noted of it, not before (I5).
+
+    One of 900 kills at random met it: a process was killed right after it had made the WAL, while another one, which
+    had seen none, was about to read the notes.
+    """
+    path = quick_folder / "log.db"
+    written(path, dies=False)  # all of it is in the main file
+    for ending in ("-wal", "-shm"):
+        path.with_name(path.name + ending).unlink()
+    waits, begins = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(waits, 1)
+        write(path, dies=True)
+    ends: list[int] = []
+
+    def meanwhile(folder: Path) -> list[Path]:
+        if not ends:
+            os.write(begins, b".")
+            ends.append(os.waitpid(child, 0)[1])
+        return left_by_dead(folder)
+
+    monkeypatch.setattr(wal, "left_by_dead", meanwhile)
+    with Log.open(path, read_only=reads_only) as log:
+        assert ends == [signal.SIGKILL]
+        assert log.verify().ok
+        assert sum(entry.kind == "Committed" for entry in log.tail(1_000)) == 12
 
 
 def test_what_is_told_to_do_goes_on_without_those_records(quick_folder: Path) -> None:

@@ -96,10 +96,11 @@ def check_size(path: Path, folder: Path) -> None:
     Raises:
         LogDamaged: the WAL is not there, or shorter than it was.
     """
+    # The notes first: an owner that made the WAL longer since it was looked at, and died, would seem to have lost it.
+    left = [(lock_file, note_of(lock_file).wal_bytes) for lock_file in left_by_dead(folder)]
     wal = wal_of(path)
     size = wal.stat().st_size if wal.exists() else 0
-    for lock_file in left_by_dead(folder):
-        noted = note_of(lock_file).wal_bytes
+    for lock_file, noted in left:
         if size < noted:
             raise LogDamaged(
                 f"{wal} was {noted} bytes long when a process died that had the log open, and has {size} now: "
