@@ -8,18 +8,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 from reliability.marks import Mark
 
 from intentlog import IntentLogError, Log, Settings, Verdict
 from intentlog.log.engine import Engine
 from intentlog.observe import LoggingObserver
+from intentlog.store import opening
 from intentlog.store.clock import SystemClock
 from intentlog.store.sqlite import SqliteStore
 
 
 def quick_open(path: Path, *, read_only: bool = False) -> Log:
-    """Open a log as `Log.open` does, but for the room that is grown ahead: so it takes milliseconds in memory."""
+    """Open a log as `Log.open` does, but for the room that is made ahead: so it takes milliseconds in memory."""
+    with patch.object(opening, "BALLAST_BYTES", 1):
+        return _opened(path, read_only=read_only)
+
+
+def _opened(path: Path, *, read_only: bool) -> Log:
     store = SqliteStore(path, SystemClock(), LoggingObserver(), reader=read_only, wal_bytes=0)
     return Log(Engine(store, Settings(), store._clock, LoggingObserver()))
 

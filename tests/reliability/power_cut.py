@@ -116,18 +116,26 @@ def _points(operations: Sequence[Operation]) -> Iterator[tuple[Disk, int]]:
         yield disk, node
 
 
-def marks_of(operations: Sequence[Operation], state: State) -> list[Mark]:
+Noted = Sequence[tuple[int, Mark]]
+"""The marks of a trace, each with its place in it."""
+
+
+def noted_in(operations: Sequence[Operation]) -> Noted:
+    """What was seen while a trace was taken."""
+    return [
+        (at, parsed(operation.text.encode())[0])
+        for at, operation in enumerate(operations)
+        if isinstance(operation, Note)
+    ]
+
+
+def marks_of(noted: Noted, state: State) -> list[Mark]:
     """What is held against a state: all that was seen up to its last moment, but only what was tried by its first.
 
     A crash at any moment in between leaves it. What was acknowledged, called or reported is held against it the later
     the more, and what it may contain is the less the earlier.
     """
-    marks = [
-        (at, parsed(operation.text.encode())[0])
-        for at, operation in enumerate(operations[: state.last])
-        if isinstance(operation, Note)
-    ]
-    return [mark for at, mark in marks if mark.kind != "try" or at < state.first]
+    return [mark for at, mark in noted if at < state.last and (mark.kind != "try" or at < state.first)]
 
 
 def judge(
@@ -153,14 +161,14 @@ def judge(
     """
     states, raw = states_of(operations, number, effort=effort, since=since)
     chosen = Random(number).sample(states, min(opened_max, len(states)))
-    violations: list[str] = []
+    noted, violations = noted_in(operations), list[str]()
     opened = guilty = 0
     for state in chosen:
         place = folder / "state"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         state.lay_out(place)
-        marks = marks_of(operations, state)
+        marks = marks_of(noted, state)
         found = oracle.violations(place / "log.db", marks, made_whole=bool(marks))
         opened += 1
         guilty += bool(found)

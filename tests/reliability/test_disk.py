@@ -26,7 +26,7 @@ from reliability.disk import (
     Unlink,
     Write,
 )
-from reliability.power_cut import marks_of, states_of
+from reliability.power_cut import marks_of, noted_in, states_of
 
 A, B, FOLDER = 1, 2, 3
 A_IS_THERE = (Make(ROOT, "a", A), Sync(ROOT))
@@ -57,7 +57,7 @@ def test_what_is_synced_stays() -> None:
     trace = [*A_IS_THERE, Write(A, 0, b"x"), Sync(A), Note("ack\t1")]
     assert contents(trace) == {(), a(b""), a(b"\0"), a(b"x")}
     states, _ = states_of(trace, 0, effort=0)
-    assert sorted(len(marks_of(trace, state)) for state in states if state.left) == [0, 0, 1]
+    assert sorted(len(marks_of(noted_in(trace), state)) for state in states if state.left) == [0, 0, 1]
     assert disk_of(*A_IS_THERE, Write(A, 0, b"x"), Sync(A)).files[A] == File(b"x")
 
 
@@ -200,4 +200,4 @@ def test_a_state_is_held_against_all_that_was_seen_while_a_crash_could_leave_it(
     trace = [*A_IS_THERE, Note("try\t1"), Write(A, 0, b"x"), Note("try\t2"), Write(A, 1, b"y"), Note("ack")]
     states, _ = states_of(trace, 0, effort=0)
     (state,) = [one for one in states if (file := one.left.get("a")) and file[0].content(file[1]) == content]
-    assert [" ".join((mark.kind, *mark.words)) for mark in marks_of(trace, state)] == held
+    assert [" ".join((mark.kind, *mark.words)) for mark in marks_of(noted_in(trace), state)] == held

@@ -83,7 +83,7 @@ def test_a_disk_that_is_cut_off(lab: Lab, long: bool, quick_folder: Path, kind: 
     there, nothing is invented, "never sent" is said of no effect whose call began."""
     cuts, found = 0, []
     with Disk(kind, quick_folder, 64 << 20) as disk:
-        for seed in range(60 if long else 4):
+        for seed in range(40 if long else 4):
             done, wrong = lives(disk, quick_folder / f"life-{seed}", seed)
             cuts += done
             found += wrong

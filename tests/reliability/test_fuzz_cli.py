@@ -257,7 +257,7 @@ def test_fuzz_command_lines(lab: Lab, made: dict[str, bytes], quick_folder: Path
     """DESIGN 13: exit codes 0 to 4, no traceback; what is refused has written nothing; a terminal obeys nothing."""
     with Watched(commanding.bounded) as watched:
         judge = Judge(quick_folder, watched, made)
-        fuzzing.hold(lab, lines, judge, fuzzing.examples(100, 600), selects="test_fuzz_command_lines")
+        fuzzing.hold(lab, lines, judge, fuzzing.examples(100, 400), selects="test_fuzz_command_lines")
     assert judge.codes >= {0, 1, 2, 3}, "not only refusals were tried"
 
 
@@ -267,7 +267,7 @@ def test_fuzz_command_lines_of_real_processes(lab: Lab, made: dict[str, bytes], 
     chosen = lines.filter(
         lambda line: sum(map(len, line)) < 60_000 and not {"demo"} & set(line) and not any(_lasts(one) for one in line)
     )
-    number = fuzzing.examples(5, 60)
+    number = fuzzing.examples(5, 40)
     fuzzing.hold(lab, chosen, judge, number, selects="test_fuzz_command_lines_of_real_processes")
 
 
@@ -309,7 +309,7 @@ def test_fuzz_environment(lab: Lab, made: dict[str, bytes], quick_folder: Path) 
 
     with Watched(commanding.bounded) as watched:
         judge = Judge(quick_folder, watched, made)
-        fuzzing.hold(lab, environments, broken, fuzzing.examples(60, 400), selects="test_fuzz_environment")
+        fuzzing.hold(lab, environments, broken, fuzzing.examples(60, 250), selects="test_fuzz_environment")
 
 
 @pytest.mark.parametrize(

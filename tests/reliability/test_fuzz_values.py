@@ -122,7 +122,7 @@ def test_fuzz_outcome_json(lab: Lab, made: dict[str, bytes], quick_folder: Path)
     with Watched(commanding.bounded) as watched:
         judge = Judge(quick_folder, watched, made)
         cases = st.tuples(json_texts, st.booleans())
-        fuzzing.hold(lab, cases, broken, fuzzing.examples(30, 300), selects="test_fuzz_outcome_json")
+        fuzzing.hold(lab, cases, broken, fuzzing.examples(30, 200), selects="test_fuzz_outcome_json")
 
 
 @tool(name="fuzz-lost")

@@ -15,7 +15,7 @@ from reliability.power_cut_scenarios import BROKEN, EFFORT, GROWN, is_caught, li
 from reliability.recording_vfs import record
 
 HARNESS = "power cut, by a VFS"
-OPENED_MAX, OPENED_MIN = (2_000, 2_000) if LONG else (200, 200)
+OPENED_MAX, OPENED_MIN = (1_200, 1_200) if LONG else (200, 200)
 
 
 @pytest.mark.parametrize(("kind", "wal_bytes"), [("KEYED", GROWN), ("UNSAFE", 0), ("QUERYABLE", 0)])

@@ -173,7 +173,7 @@ def test_stopped_and_woken_over_and_over(lab: Lab, long: bool, quick_folder: Pat
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
     chance = random.Random(seed)
     points = [f"{one}:1" for one in ("before_pending", "before_dispatched", "before_call", "before_committed")]
-    rounds = 60 if long else 5
+    rounds = 40 if long else 5
     wrong = []
     for number in range(rounds):
         stage = stage_at(quick_folder / str(number))
