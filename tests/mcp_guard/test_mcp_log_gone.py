@@ -1,6 +1,6 @@
 """The log's server cannot be reached when the end of a call is to be recorded: an equal call is in doubt (I2, I3).
 
-PostgreSQL is behind a proxy that hangs up and takes no connection. The witness is the guarded server's, outside the log.
+PostgreSQL is behind a proxy that hangs up and takes no connection. The witness is the guarded server's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_a_cancelled_call_whose_end_cannot_be_recorded(guarded: Guarded, postgre
 
 @pytest.mark.parametrize("key", ["k", ""], ids=["with a key", "without"])
 def test_a_reply_that_cannot_be_recorded(guarded: Guarded, postgres_proxy: Proxy, key: str) -> None:
-    """Its client hears what the server said. The log knows that it was sent, so that what is asked again is in doubt."""
+    """Its client hears what the server said. The log knows that it was sent: what is asked again is in doubt."""
     meta = {"_meta": {"io.intentlog/step": key}} if key else {}
     first = guarded.ask("tools/call", {"name": "act", "arguments": {**ASKED, "after": 1}, **meta})
     guarded.wait_for_calls(1)
