@@ -1,8 +1,8 @@
 """What the MCP guard adds to a call: the same server, directly and guarded, in turn, with raw syncs in between.
 
 Between pipes, one call at a time, its arguments an order and cents. The guarded calls are new ones, each with its
-three commits; in the same turns the library makes the same effect by itself, so that what the pipes and threads of the
-guard add can be told from what its commits cost.
+three commits; in the same turns the library makes the same effect by itself, and the least guard of the same duties
+(`mcp_standin`) passes on the same call, so that what the guard adds can be told from what commits and pipes cost here.
 """
 
 from __future__ import annotations
@@ -64,43 +64,61 @@ class _Client:
 QUICK, FULL = (3, 30), (9, 200)
 
 
+class _Taken:
+    """How long each call took, each way, in nanoseconds; and of each round what a way added beyond three raw syncs."""
+
+    def __init__(self) -> None:
+        self.direct, self.guarded, self.standin, self.effects, self.threes = [list[int]() for _ in range(5)]
+        self.added, self.standin_added = list[float](), list[float]()
+
+    def end_round(self, calls: int) -> None:
+        """The last so many calls were a round."""
+        floor = median(self.direct[-calls:]) + median(self.threes[-calls:])
+        self.added.append((median(self.guarded[-calls:]) - floor) / 1e6)
+        self.standin_added.append((median(self.standin[-calls:]) - floor) / 1e6)
+
+
 def measure(folder: Path, rounds: int, times: int) -> McpCalls:
-    """Call directly, guarded, and through the library alone, in turn, so many times in each round."""
+    """Call directly, guarded, by the stand-in and through the library alone, in turn, so many times in each round."""
     guarded_log = folder / "guarded.db"
     guard = [sys.executable, "-m", "intentlog", "mcp", "--log", str(guarded_log), "--server", "bench", "--", *SERVER]
-    direct, guarded, effects, threes = list[int](), list[int](), list[int](), list[int]()
-    added = list[float]()
+    standin = [sys.executable, "-m", "bench.mcp_standin", str(folder / "standin.db"), *SERVER]
+    taken = _Taken()
     with (
         Floor(folder) as floor,
         _Client(SERVER) as plain,
         _Client(guard) as behind,
+        _Client(standin) as least,
         Log.open(folder / "library.db") as log,
         log.attempt("order-1") as attempt,
     ):
         for number in range(_WARM):
-            plain.call_ns()
-            behind.call_ns()
+            for client in (plain, behind, least):
+                client.call_ns()
             attempt.call(charge, f"warm-{number}", cents=CENTS)
         for number in range(rounds):
-            first = len(direct)
             for turn in range(times):
-                direct.append(plain.call_ns())
-                guarded.append(behind.call_ns())
-                threes.append(floor.three())
+                taken.direct.append(plain.call_ns())
+                taken.guarded.append(behind.call_ns())
+                taken.threes.append(floor.three())
+                taken.standin.append(least.call_ns())
                 started = time.perf_counter_ns()
                 attempt.call(charge, f"{number}-{turn}", cents=CENTS)
-                effects.append(time.perf_counter_ns() - started)
-            added.append(median(guarded[first:]) - median(direct[first:]) - median(threes[first:]))
+                taken.effects.append(time.perf_counter_ns() - started)
+            taken.end_round(times)
+    made = len(taken.guarded) + _WARM
     with Log.open(guarded_log) as log:
-        found = sum(entry.kind == "Committed" for entry in log.tail(8 * (len(guarded) + _WARM)))
-    if found != len(guarded) + _WARM:
-        raise Missing(f"{found} calls are in the guard's log, {len(guarded) + _WARM} were made")
+        found = sum(entry.kind == "Committed" for entry in log.tail(8 * made))
+    if found != made:
+        raise Missing(f"{found} calls are in the guard's log, {made} were made")
     return McpCalls(
-        calls=len(guarded),
-        direct_p50_us=p50_us(direct),
-        guarded_p50_us=p50_us(guarded),
-        guarded_p99_us=p99_us(guarded),
-        three_syncs_p50_us=p50_us(threes),
-        effect_p50_us=p50_us(effects),
-        added_beyond_syncs_ms=spread([one / 1e6 for one in added]),
+        calls=len(taken.guarded),
+        direct_p50_us=p50_us(taken.direct),
+        guarded_p50_us=p50_us(taken.guarded),
+        guarded_p99_us=p99_us(taken.guarded),
+        standin_p50_us=p50_us(taken.standin),
+        three_syncs_p50_us=p50_us(taken.threes),
+        effect_p50_us=p50_us(taken.effects),
+        added_beyond_syncs_ms=spread(taken.added),
+        standin_added_beyond_syncs_ms=spread(taken.standin_added),
     )

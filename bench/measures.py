@@ -146,18 +146,22 @@ class McpCalls(Struct, frozen=True):
 
     Attributes:
         calls: how many were timed, each way.
+        standin_p50_us: the same call through the least guard of the same duties (`mcp_standin`).
         three_syncs_p50_us: three raw syncs.
         effect_p50_us: the same effect by the library alone, without pipes.
         added_beyond_syncs_ms: what the guard adds to a call, less three raw syncs.
+        standin_added_beyond_syncs_ms: what the least guard adds, less the same.
     """
 
     calls: int
     direct_p50_us: float
     guarded_p50_us: float
     guarded_p99_us: float
+    standin_p50_us: float
     three_syncs_p50_us: float
     effect_p50_us: float
     added_beyond_syncs_ms: Spread
+    standin_added_beyond_syncs_ms: Spread
 
 
 class AtOnce(Struct, frozen=True):

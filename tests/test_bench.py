@@ -51,7 +51,7 @@ def whole_run() -> Run:
         replay=Replay(1, ONE),
         imported=Import(ONE, ONE, [], [], []),
         size=Size(1, 1.0),
-        mcp=McpCalls(1, 1.0, 1.0, 1.0, 1.0, 1.0, ONE),
+        mcp=McpCalls(1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, ONE, ONE),
         peers=[Peer("one", "1", "SQLite", "", [AtOnce("sequential", 1, ONE, 1.0, 1.0, ONE, 1.0)], absent="gone")],
         absent={"postgresql": "not built"},
     )
