@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
@@ -127,6 +127,14 @@ class Inspection:
             if not view.busy and not row.cancelled and (row.end is None or not doubtful):
                 found.append(Unfinished(branch, row.attempt, row.end))
         return found
+
+    def abandoned(self, but: Collection[tuple[str, int]]) -> list[Unfinished]:
+        """The attempts that their owners died with, but for those of which the branch and the number are given."""
+        return [
+            Unfinished(branch, row.attempt, None)
+            for branch, row in self.store.branches(unfinished_only=True)
+            if row.end is None and (branch, row.attempt) not in but and not self.duty.branch_view(branch).busy
+        ]
 
     def history(self, branch: str, after: int = 0) -> Iterator[Entry]:
         """The records of a branch, oldest first; those after this `seq`."""

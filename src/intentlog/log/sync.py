@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
@@ -118,6 +118,10 @@ class Log:
     def unfinished(self) -> list[Unfinished]:
         """The branches that a supervisor should run again: their owner died, or their doubts are settled by now."""
         return self._engine.unfinished()
+
+    def abandoned(self, *, but: Collection[tuple[str, int]] = ()) -> list[Unfinished]:
+        """The attempts that their owners died with, cancelled or not; but for these branches and numbers."""
+        return self._engine.abandoned(but)
 
     def open_intents(self) -> list[OpenIntent]:
         """Every intent without outcome or settlement."""

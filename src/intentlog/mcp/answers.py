@@ -15,13 +15,14 @@ from intentlog.mcp.untold import Done
 STATE_META, INTENT_META, REPLAYED_META = "io.intentlog/state", "io.intentlog/intent", "io.intentlog/replayed"
 
 
-def done(id_: object, value: object, intent_id: str) -> bytes:
+def done(id_: object, value: object, intent_id: str, *, stateless: bool) -> bytes:
     """The recorded result of a call that is done: as the server gave it, marked as replayed."""
     members = _members(value)
     if "content" not in members and "structuredContent" not in members:  # a person gave it
         members = {"content": [{"type": "text", "text": text_in(value)}]}
-    meta = cast("Mapping[str, Any]", members.get("_meta") or {})
-    return messages.result(id_, {**members, "_meta": {**meta, REPLAYED_META: True, INTENT_META: str(intent_id)}})
+    meta = {**_members(members.get("_meta")), REPLAYED_META: True, INTENT_META: str(intent_id)}
+    era = {"resultType": "complete"} if stateless else {}
+    return messages.result(id_, {**era, **members, "_meta": meta})
 
 
 def failed(id_: object, error: IntentLogError, place: str, *, stateless: bool) -> bytes:
@@ -69,11 +70,11 @@ def _next(error: IntentLogError, place: str) -> str | None:
 
 def untold(id_: object, done: Done, *, stateless: bool) -> bytes:
     """That an equal call is done, and its result: told in place of the call, once."""
+    result = "Its result is not at hand." if done.value is None else f"Its result: {text_in(done.value)}"
     text = (
         "intentlog: This call was NOT sent. An equal call is done, and by the record whoever made it was not told: it "
-        "was cancelled, took too long, or the guard was ended just then. If this is its retry, it is done, and here is "
-        "its result. If it is meant to happen once more, call again. "
-        f"(intent {done.intent_id}) Result: {text_in(done.value)}"
+        "was cancelled, took too long, was in doubt, or the guard was ended just then. If this is its retry, it is "
+        f"done. If it is meant to happen once more, call again. (intent {done.intent_id}) {result}"
     )
     return told(id_, text, "done", done.intent_id, stateless=stateless)
 

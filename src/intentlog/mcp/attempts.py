@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Lock
 from weakref import WeakValueDictionary
 
-from intentlog.errors import BranchBusy, IntentLogError
+from intentlog.errors import BranchBusy, Fenced, IntentLogError
 from intentlog.log.sync import Attempt, Log
 
 OPEN_MAX = 1000
@@ -50,9 +50,20 @@ class Attempts:
                 attempt = self._taken(branch) or self._opened(branch, asked_s)
         try:
             yield attempt
+        except Fenced:  # for good: its branch can be opened again, if nobody has it
+            self._drop(branch, attempt)
+            raise
         finally:
             with self._lock:
                 self._used[branch] -= 1
+
+    def _drop(self, branch: str, attempt: Attempt) -> None:
+        with self._lock:
+            if self._open.get(branch) is not attempt:
+                return
+            del self._open[branch]
+        with suppress(IntentLogError):  # that it was overtaken is known
+            attempt.__exit__(None, None, None)
 
     def _taken(self, branch: str) -> Attempt | None:
         """The attempt of a branch, if it is open, counted as used."""

@@ -23,6 +23,10 @@ KNOWN_KEYS = (STEP_META, "claudecode/toolUseId")
 """Members of `_meta` that name one call of a model, the same when it is made again."""
 _MEMBERS = frozenset({"name", "arguments", "_meta", "task"})
 _LEG = ("inputResponses", "requestState")  # of a call that answers what the server asked back
+_LEG_MARK = "~leg-"
+_LEG_LENGTH = 24  # with the mark of a key that looks minted
+MINTED = re.compile(r"\.[0-9a-f]{12}$")
+"""How a step ends that was minted for one call."""
 _PLAIN = re.compile(r"[\w.@:+~-]{1,180}", re.ASCII)
 _ODD = re.compile(r"[^\w.@:+~-]", re.ASCII)
 
@@ -38,11 +42,13 @@ class Identity(Struct, frozen=True):
         branch: its line of execution.
         step: its name there.
         is_stable: whether a later call with the same key is this one again. Otherwise the step was minted for this one.
+        legs: how the steps of all legs of its call begin, if it has a key.
     """
 
     branch: str
     step: str
     is_stable: bool
+    legs: str = ""
 
     def is_of(self, intent: IntentId) -> bool:
         """Whether an intent is of this operation."""
@@ -91,6 +97,11 @@ class ToolCall:
         return "task" in self._params
 
     @property
+    def is_leg(self) -> bool:
+        """Whether it answers what the server asked back."""
+        return any(name in self._params for name in _LEG)
+
+    @property
     def meta_of_its_era(self) -> dict[str, Raw]:
         """What requests of the stateless era say of themselves, as this one does."""
         return {name: value for name, value in self.meta.items() if name.startswith("io.modelcontextprotocol/")}
@@ -110,7 +121,9 @@ class ToolCall:
         key = next((text for name in key_names if (text := self._named_by(name))), None)
         if key is None or named is None:
             return Identity(named or own_branch, f"{readable(self.tool, 100)}.{secrets.token_hex(6)}", is_stable=False)
-        return Identity(named, readable(key + self._leg(), 180), is_stable=True)
+        step = readable(key, 180 - _LEG_LENGTH)
+        step += "~key" if MINTED.search(step) else ""
+        return Identity(named, f"{step}{self._leg()}", is_stable=True, legs=f"{step}{_LEG_MARK}")
 
     def _named_by(self, member: str) -> str | None:
         part = self.meta.get(member)
@@ -123,11 +136,11 @@ class ToolCall:
 
     def _leg(self) -> str:
         """What tells the legs of one call with several round trips apart: each is an operation."""
-        answers = {name: self._params[name] for name in _LEG if name in self._params}
-        if not answers:
+        if not self.is_leg:
             return ""
+        answers = {name: self._params[name] for name in _LEG if name in self._params}
         encoded = codec.encode_value(msgspec.json.decode(msgspec.json.encode(answers)), bytes_max=1 << 30)
-        return f"~leg-{blake2b(encoded, digest_size=6).hexdigest()}"
+        return f"{_LEG_MARK}{blake2b(encoded, digest_size=6).hexdigest()}"
 
     def given(self, rule: Rule) -> tuple[Any, ...]:
         """What its guarded tool is given: its arguments, and if some are never written, the values of those.

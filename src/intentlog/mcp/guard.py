@@ -13,13 +13,10 @@ Every decision about an effect is the library's. Here it is decided which operat
 from __future__ import annotations
 
 import secrets
-import shlex
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Any
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -27,26 +24,25 @@ from msgspec import Struct
 from intentlog.core.actions import IntentId, Outcome
 from intentlog.core.effects import READ
 from intentlog.core.records import Resolution
-from intentlog.core.state import State
-from intentlog.errors import BranchBusy, InDoubt, IntentLogError
+from intentlog.errors import BranchBusy, Fenced, InDoubt, IntentLogError, one_line
+from intentlog.log.sealing import Payloads
 from intentlog.log.sync import Log
-from intentlog.log.values import Applied, Call, OpenIntent, Settings
+from intentlog.log.values import Applied, Call, OpenIntent, Settings, Unfinished
 from intentlog.mcp import answers, messages
 from intentlog.mcp.attempts import Attempts
 from intentlog.mcp.calls import Identity, Malformed, ToolCall
 from intentlog.mcp.catalog import Catalog
+from intentlog.mcp.doubts import Doubts
+from intentlog.mcp.legs import other_leg
 from intentlog.mcp.lines import complain
 from intentlog.mcp.quiet import WhenQuiet
 from intentlog.mcp.rules import Rules
 from intentlog.mcp.sending import Failed, NotReached, Refused, Reply, Send, Sending, Unanswered, outcome_of, sending
-from intentlog.mcp.tasks import OVER, Ask, Tasks, asked_of, task_in
+from intentlog.mcp.tasks import OVER, Ask, Task, Tasks, TaskState, asked_of, task_in
 from intentlog.mcp.tools import Handle, Tools
 from intentlog.mcp.untold import BY, SESSION, TOLD, Done, Untold, untold_in
 
 BUSY_WAIT = timedelta(seconds=10)  # a guard that is being ended lets go of its branch
-OTHERS_POLL_S, ENDING_POLL_S = 0.5, 0.002
-LEFT_WAIT_S = 10.0
-"""How long a call waits for an equal one whose client is gone, and which another guard is still making."""
 LATE = "mcp.late_reply"
 QUIET_S = 0.2
 """That a client was told is durable with the next call's first record, or by itself after so long without one."""
@@ -85,22 +81,30 @@ class Guard:
         self._own_branch = f"{self._own_prefix}{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}-{secrets.token_hex(3)}"
         self._untold = Untold(log, f"{self._own_prefix}untold")
         self.tasks = Tasks(log)
-        self._under_way: dict[IntentId, Sending] = {}
-        self._unsettled: dict[tuple[str, str], set[Sending]] = {}  # until it is on record whether they were told
-        self._unrecorded: set[IntentId] = set()  # sent, and the log could not take their end
-        self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
-        self._turns_lock = Lock()
+        lease_s = how.settings.lease.total_seconds() if "://" in how.place else 0
+        self._doubts = Doubts(log, how.place, lease_s, self.tasks, self._untold)
+        self._looked_at: set[tuple[str, int]] = set()  # attempts of the dead
+        self._looking = Lock()
         self._noting = WhenQuiet(self._write_notes, QUIET_S)
 
     def take_over(self) -> None:
         """Find what guards that died have left untold, and close the branches that were theirs alone."""
         self._untold.read()
-        prefix = f"{self._how.server}."
-        for left in self._log.unfinished():
+        self._look_at(self._log.unfinished())
+        self._learn_of_the_dead()
+
+    def _learn_of_the_dead(self) -> None:
+        """Find what guards that died since have left untold: whoever asks again may come to this one."""
+        with self._looking:
+            self._look_at(self._log.abandoned(but=self._looked_at))
+
+    def _look_at(self, those_left: Iterable[Unfinished]) -> None:
+        for left in those_left:
+            self._looked_at.add((left.branch, left.attempt))
             history = self._log.history(left.branch)
-            for done in untold_in(history, left.branch, left.attempt, prefix):
+            for done in untold_in(history, left.branch, left.attempt, self._how.server):
                 self._untold.add(done)
-            if left.branch.startswith(self._own_prefix):
+            if left.branch.startswith(self._own_prefix) and left.end is None:
                 try:
                     with self._log.attempt(left.branch, revisits=False):
                         pass
@@ -115,8 +119,7 @@ class Guard:
         """The way of a call to the server, for `answer`."""
 
         def sent(message: bytes, headers: Mapping[str, str], about: Call) -> Reply:
-            self._under_way[about.intent_id] = way
-            self._unrecorded.discard(about.intent_id)
+            self._doubts.sent(way, about.intent_id)
             if way.is_alone:
                 self.leave(way)
             return send(message, headers, about)
@@ -137,19 +140,17 @@ class Guard:
         except Malformed as error:
             return messages.failure(way.call.id, messages.INVALID_PARAMS, f"Invalid params: {error}")
         except Exception as error:  # noqa: BLE001 - a client that is not answered waits for ever
-            text = f"internal: {type(error).__name__}: {error}"
+            text = f"internal: {type(error).__name__}: {one_line(str(error))}"
             return messages.failure(way.call.id, messages.INTERNAL_ERROR, text)
         finally:
             sending.reset(token)
-            if way.about is not None:
-                self._under_way.pop(way.about.intent_id, None)
+            self._doubts.came_back(way)
 
     def _answer_or_why(self, way: Sending, session: str | None) -> bytes:
         try:
             return self._answer(way, session)
         except IntentLogError as error:
-            if way.about is not None:
-                self._unrecorded.add(way.about.intent_id)
+            self._doubts.is_unrecorded(way)
             if way.reply is not None:  # whatever the log makes of it, the client gets what the server said
                 return way.reply.text
             if isinstance(error, InDoubt):
@@ -162,15 +163,19 @@ class Guard:
         given = call.given(way.rule)
         of_session = None if session is None else f"{self._own_prefix}{SESSION}{session}"
         identity = call.identity(self._how.branch or of_session, self._own_branch, self._how.key_names)
+        if identity.is_stable and call.is_leg:
+            other = other_leg(self._log, identity, handle, given)
+            if isinstance(other, OpenIntent):
+                raise self._doubts.told_of(other)
+            if other is not None:
+                return answers.done(call.id, other.value, other.intent_id, stateless=call.is_stateless)
         if identity.is_stable and identity.branch != of_session:
             return self._text_of(way, self._perform(identity, handle, given))
-        way.alike = alike = (
-            handle.name,
-            handle.signature.bind(given, {}, self._how.settings.argument_bytes_max).digest,
-        )
-        self._begin(way)
-        with self._turn_of(alike):
-            doubt = self._doubt_of(way, handle, given)
+        way.alike = alike = handle.name, self._digest_of(handle, given)
+        self._doubts.begin(way)
+        self._learn_of_the_dead()
+        with self._doubts.turn_of(alike):
+            doubt = self._doubts.of(way, handle, given)
             if doubt is not None and not identity.is_of(doubt.intent_id):
                 outcome = self._go_on(doubt, handle, given)
                 way.done = Done(alike, outcome.intent_id, outcome.value)
@@ -182,72 +187,23 @@ class Guard:
         way.done = Done(alike, outcome.intent_id, outcome.value)
         return self._text_of(way, outcome)
 
+    def _digest_of(self, handle: Handle, given: tuple[Any, ...]) -> str:
+        """The digest of a call's arguments, as it stands in its record."""
+        settings = self._how.settings
+        bound = handle.signature.bind(given, {}, settings.argument_bytes_max)
+        return bound.digest if settings.codec is None else Payloads(settings.codec, "", 0).digest(bound.encoded)
+
     def _perform(self, identity: Identity, handle: Handle, given: tuple[Any, ...]) -> Outcome[Any]:
+        try:
+            with self._attempts.of(identity.branch) as attempt:
+                return attempt.step(identity.step).perform(handle, *given)
+        except Fenced as error:  # it slept past its lease: what was taken over is taken back, if nobody has it now
+            if error.effect_ran != "no":
+                raise
         with self._attempts.of(identity.branch) as attempt:
             return attempt.step(identity.step).perform(handle, *given)
 
-    # --- calls without a key ---------------------------------------------------------------------------------------
-
-    def _turn_of(self, alike: tuple[str, str]) -> Lock:
-        """Equal calls look for a doubt one after the other: two of them would both be its retry."""
-        with self._turns_lock:
-            return self._turns.setdefault(alike, Lock())
-
-    def _begin(self, way: Sending) -> None:
-        """Let equal calls know of this one, until it is on record whether its client was told."""
-        if way.alike is not None:
-            with self._turns_lock:
-                self._unsettled.setdefault(way.alike, set()).add(way)
-
-    def _end(self, way: Sending) -> None:
-        if way.alike is not None:
-            with self._turns_lock:
-                left = self._unsettled.get(way.alike, set())
-                left.discard(way)
-                if not left:
-                    self._unsettled.pop(way.alike, None)
-
-    def _doubt_of(self, own: Sending, handle: Handle, given: tuple[Any, ...]) -> OpenIntent | None:
-        """An equal call that may have been sent, and of which nobody will be told any more: this is its retry.
-
-        It is waited for where it just ends, and for a while where another guard is making it whose client is gone. In
-        PostgreSQL a dead guard is taken for alive until its lease has run out: a call that another one seems to be
-        making is waited for so long.
-        """
-        begun_s = time.monotonic()
-        lease_s = self._how.settings.lease.total_seconds() if "://" in self._how.place else 0
-        while True:
-            found = [one for one in self._log.open_calls(handle, *given) if one.state == State.DISPATCHED]
-            self._untold.read()
-            for one in found:
-                if one.intent_id in self._unrecorded and one.calling:
-                    raise self._in_doubt(one)
-                if not one.calling and not self.tasks.is_living(one.intent_id):
-                    return one
-            ways = {one.intent_id: self._under_way.get(one.intent_id) for one in found}
-            waited_s = time.monotonic() - begun_s
-            if waited_s < LEFT_WAIT_S and self._just_ends(own, ways):
-                time.sleep(ENDING_POLL_S)
-                continue
-            for one in found:
-                way = ways[one.intent_id]
-                if way is not None and way.is_left and way is not own:
-                    return one
-                if way is None and self._untold.is_left(one.intent_id) and waited_s > LEFT_WAIT_S:
-                    raise self._in_doubt(one)
-            is_left = any(way is None and self._untold.is_left(intent) for intent, way in ways.items())
-            if not is_left and (None not in ways.values() or waited_s > lease_s):
-                return None
-            time.sleep(OTHERS_POLL_S)
-
-    def _just_ends(self, own: Sending, open_ways: Mapping[IntentId, Sending | None]) -> bool:
-        """Whether the end of an equal call is just being recorded, or that nobody was told of it."""
-        with self._turns_lock:
-            others = [way for way in self._unsettled.get(own.alike or ("", ""), ()) if way is not own]
-        sent = [way for way in others if way.about is not None]
-        return any(
-            way.is_given_up or (way.is_left and way.about and way.about.intent_id not in open_ways) for way in sent
-        )
+    # --- calls that are another one's retry ------------------------------------------------------------------------
 
     def _go_on(self, doubt: OpenIntent, handle: Handle, given: tuple[Any, ...]) -> Outcome[Any]:
         """Go on with the operation of a call that may have been sent.
@@ -256,7 +212,7 @@ class Guard:
             InDoubt: its class cannot settle it, or another guard is at it.
         """
         if doubt.resolution is Resolution.ASK_PERSON and not doubt.calling:
-            raise self._in_doubt(doubt)
+            raise self._doubts.told_of(doubt)
         branch, step = doubt.intent_id.branch, doubt.intent_id.step
         if self._attempts.is_open(branch):
             return self._perform(Identity(branch, step, is_stable=True), handle, given)
@@ -264,40 +220,36 @@ class Guard:
             with self._log.attempt(branch, revisits=False) as attempt:
                 return attempt.step(step).perform(handle, *given)
         except BranchBusy:
-            raise self._in_doubt(doubt) from None
-
-    def _in_doubt(self, doubt: OpenIntent) -> InDoubt:
-        when = f" at {doubt.dispatched_at:%Y-%m-%d %H:%M:%S} UTC" if doubt.dispatched_at else ""
-        intent = f"{shlex.quote(self._how.place)} {shlex.quote(doubt.intent_id)}"
-        command = f'intentlog resolve {intent} --landed|--not-landed --by YOU --why "..."'
-        return InDoubt(
-            f"an equal call was sent{when}, and what became of it was not learnt",
-            intent_id=doubt.intent_id,
-            effect_ran="unknown",
-            remedy=f"a person looks whether it happened, and says so: {command}",
-            not_before=doubt.not_before,
-        )
+            raise self._doubts.told_of(doubt) from None
 
     def _by_task(self, way: Sending, error: InDoubt) -> bytes:
         """The answer to a call in doubt: if the server took it up as a task, it knows what came of it."""
-        call, doubt = way.call, answers.failed(way.call.id, error, self._how.place, stateless=way.call.is_stateless)
-        if error.intent_id is None:
-            return doubt
+        call = way.call
+        intent = IntentId(error.intent_id) if error.intent_id is not None else None
+        task, state = self._state_of(way, intent) if intent is not None else (None, None)
+        if task is not None and state is not None and (state.result is not msgspec.UNSET or state.status not in OVER):
+            if task.is_of_the_extension or call.is_task:
+                return messages.result(call.id, task.again(state.status))
+            if state.result is not msgspec.UNSET:
+                return answers.done(call.id, state.result, task.intent_id, stateless=call.is_stateless)
+        if intent is not None and way.alike is not None:
+            try:  # once somebody has said that it landed, the next equal call is its retry
+                self._untold.expect(way.alike, intent)
+            except IntentLogError as unnoted:
+                complain(f"that {intent} is in doubt could not be noted for other guards: {unnoted}")
+        return answers.failed(call.id, error, self._how.place, stateless=call.is_stateless)
+
+    def _state_of(self, way: Sending, intent: IntentId) -> tuple[Task | None, TaskState | None]:
+        """The task that a call was taken up as, and what its server says of it."""
         try:
-            task = self.tasks.of(IntentId(error.intent_id))
-            state = asked_of(task, way.ask, call.meta_of_its_era) if task is not None else None
-            if task is None or state is None:
-                return doubt
-            if state.status in OVER:
+            task = self.tasks.of(intent)
+            state = asked_of(task, way.ask, way.call.meta_of_its_era) if task is not None else None
+            if task is not None and state is not None and state.status in OVER:
                 self.tasks.settle(task, state)
         except (NotReached, Unanswered, IntentLogError) as why:
-            complain(f"what became of {error.intent_id} could not be asked: {why}")
-            return doubt
-        if state.result is msgspec.UNSET and state.status in OVER:
-            return doubt
-        if task.is_of_the_extension or call.is_task:
-            return messages.result(call.id, task.again(state.status))
-        return doubt if state.result is msgspec.UNSET else answers.done(call.id, state.result, task.intent_id)
+            complain(f"what became of {intent} could not be asked: {why}")
+            return None, None
+        return task, state
 
     # --- what became of an answer ----------------------------------------------------------------------------------
 
@@ -306,7 +258,7 @@ class Guard:
         try:
             self._note_told(way, told=told)
         finally:
-            self._end(way)
+            self._doubts.end(way)
 
     def _note_told(self, way: Sending, *, told: bool) -> None:
         if way.task is not None and not told:
@@ -349,11 +301,11 @@ class Guard:
         """The server answers a call whose client was answered without it: what it says settles the doubt."""
         if way.about is None:
             return
-        self._begin(way)
+        self._doubts.begin(way)
         try:
             self._settle_late(way, way.about.intent_id, reply)
         finally:
-            self._end(way)
+            self._doubts.end(way)
 
     def _settle_late(self, way: Sending, intent: IntentId, reply: Reply) -> None:
         try:
@@ -393,4 +345,4 @@ class Guard:
             task = self.tasks.of(outcome.intent_id)
             if task is not None:  # its client fetches the result itself
                 return messages.result(way.call.id, task.again("completed"))
-        return answers.done(way.call.id, outcome.value, outcome.intent_id)
+        return answers.done(way.call.id, outcome.value, outcome.intent_id, stateless=way.call.is_stateless)

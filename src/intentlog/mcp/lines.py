@@ -24,7 +24,13 @@ def lines_of(descriptor: int, stopped: int | None = None) -> Iterator[bytes]:
     while True:
         if stopped is not None and stopped in select.select([descriptor, stopped], [], [])[0]:
             return
-        chunk = os.read(descriptor, _CHUNK_BYTES)
+        try:
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            select.select([descriptor], [], [])
+            continue
+        except OSError:  # a socket whose other end died says so in this way: it is the end
+            chunk = b""
         if not chunk:
             break
         *whole, rest = chunk.split(b"\n")
@@ -35,6 +41,13 @@ def lines_of(descriptor: int, stopped: int | None = None) -> Iterator[bytes]:
             begun.append(rest)
     if begun:
         yield b"".join(begun)
+
+
+def await_hang_up(descriptor: int) -> None:
+    """Wait until nobody holds the other end of a pipe or a socket, whatever of it is still to be read."""
+    watched = select.poll()
+    watched.register(descriptor, 0)
+    watched.poll()
 
 
 class Output:
@@ -60,6 +73,9 @@ class Output:
             while view:
                 try:
                     written = os.write(self._descriptor, view)
+                except BlockingIOError:  # whoever gave it keeps it so: it is full, and not gone
+                    select.select([], [self._descriptor], [])
+                    continue
                 except OSError as error:
                     if len(view) == length:
                         raise Unwritten(str(error)) from error

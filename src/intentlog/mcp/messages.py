@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -74,6 +75,23 @@ def read_frame(text: bytes) -> Frame | list[Raw] | None:
     return _without_null(frame) if isinstance(frame, Frame) else frame
 
 
+def says(read: Frame | list[Raw] | None, method: str) -> bool:
+    """Whether a message, or one of a batch, is of this method."""
+    if isinstance(read, list):
+        return any(says(one, method) for one in frames_in(read))
+    return read is not None and read.method == method
+
+
+def frames_in(batch: list[Raw]) -> list[Frame]:
+    """The messages of a batch that can be read."""
+    found: list[Frame] = []
+    for part in batch:
+        with suppress(Unreadable):
+            read = read_frame(bytes(part))
+            found += [read] if isinstance(read, Frame) else []
+    return found
+
+
 def _without_null(frame: Frame) -> Frame:
     """A reply without the `error: null`, or `result: null`, that some servers put beside the other one."""
     if frame.is_contradictory and value_of(frame.error) is None:
@@ -116,13 +134,16 @@ def replies_in(text: bytes) -> list[tuple[Frame, bytes]]:
     A server's reply is not refused for its spelling, but it has to be recorded before its client can read it.
     """
     try:
-        value: object = json.loads(text.decode("utf-8-sig", "replace"))
+        return _replies_of(json.loads(text.decode("utf-8-sig", "replace")), text)
     except RecursionError:
         return _deep_replies_in(text)
     except ValueError:
         pieces = [piece for piece in text.split(b"\r") if piece.strip()]  # there are readers to which that ends a line
         found = [replies_in(piece) or [(Frame(), piece)] for piece in pieces] if len(pieces) > 1 else []
         return [one for some in found for one in some]
+
+
+def _replies_of(value: object, text: bytes) -> list[tuple[Frame, bytes]]:
     if not isinstance(value, list):
         frame = _reply_like(value)
         return [] if frame is None else [(frame, text)]
@@ -190,7 +211,8 @@ def id_in(text: bytes) -> object:
     except (ValueError, RecursionError):
         return None
     id_ = cast("dict[str, object]", value).get("id") if isinstance(value, dict) else None
-    return id_ if isinstance(id_, str | int) else None
+    is_plain = isinstance(id_, int) or (isinstance(id_, str) and id_.isprintable())  # half a surrogate pair is not
+    return id_ if is_plain else None
 
 
 def members_of(part: Raw | UnsetType) -> dict[str, Raw]:
@@ -242,7 +264,7 @@ def unbroken(text: bytes) -> bytes:
 def request(id_: object, method: str, params: Raw | UnsetType) -> bytes:
     """A request."""
     body = {"jsonrpc": "2.0", "id": id_, "method": method}
-    return msgspec.json.encode(body if params is UNSET else body | {"params": params})
+    return on_one_line(msgspec.json.encode(body if params is UNSET else body | {"params": params}))
 
 
 def result(id_: object, value: object) -> bytes:

@@ -28,7 +28,7 @@ from intentlog.mcp.batches import Batch, Tell, unheard
 from intentlog.mcp.calls import Malformed, ToolCall
 from intentlog.mcp.guard import Guard
 from intentlog.mcp.hearing import hearing_signals
-from intentlog.mcp.lines import Output, Unwritten, complain, lines_of
+from intentlog.mcp.lines import Output, Unwritten, await_hang_up, complain, lines_of
 from intentlog.mcp.messages import (
     CALL,
     CANCELLED,
@@ -64,6 +64,7 @@ class Pump:
 
     def __init__(self, guard: Guard, command: Sequence[str], client: int, answers: int) -> None:
         self._guard = guard
+        self._client = client
         self._over, self._ends = os.pipe()
         self._to_client = Output(answers)
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 - what the operator asks for
@@ -92,6 +93,7 @@ class Pump:
     def _pump(self) -> int:
         reader = Thread(target=self._read_server, name="intentlog-mcp-server", daemon=True)
         reader.start()
+        Thread(target=self._watch_client, name="intentlog-mcp-client", daemon=True).start()
         self._turns.read()
         self._leave()
         self._await_sent()
@@ -100,8 +102,12 @@ class Pump:
         self._turns.wait()
         return self._server.wait()
 
+    def _watch_client(self) -> None:
+        await_hang_up(self._client)  # its reader may be kept from that by a server that takes nothing
+        self._leave()
+
     def _leave(self) -> None:
-        """The client sends no more: it may be gone, and ask again at another guard."""
+        """The client sends no more, or ends the guard: it may be gone, and ask again at another guard."""
         self._is_left = True
         for flight in list(self._waiting.calls.values()):
             if flight.way is not None and not flight.is_given_up:
@@ -118,6 +124,8 @@ class Pump:
     def _forward(self, number: int, frame: FrameType | None) -> None:
         del frame
         self._server.send_signal(number)
+        if number not in (signal.SIGUSR1, signal.SIGUSR2):
+            Thread(target=self._leave, name="intentlog-mcp-leave", daemon=True).start()
         ending = Timer(ENDING_LIMIT_S, self._end_by, [number])
         ending.daemon = True
         ending.start()
@@ -142,21 +150,24 @@ class Pump:
                 return self._begin(read, self._answer)
             if read is None or read.method != CANCELLED or self._is_of_the_server(read):
                 if read is not None and read.id is not UNSET:
-                    self._waiting.learn(read)
+                    self._waiting.pass_by(read)
                 self._pass_on(messages.on_one_line(line))
         except Unreadable as error:
             self._answer(messages.failure(messages.id_in(line), messages.PARSE_ERROR, f"Parse error: {error}"))
         return []
 
     def _take_batch(self, parts: list[Raw], line: bytes) -> list[InFlight]:
-        """A batch without calls passes as it is. Of one with calls each message is sent by itself."""
+        """A batch without calls passes as it is. Of one with calls, or their ends, each message is sent by itself."""
         frames = [messages.read_frame(bytes(part)) for part in parts]
         if any(isinstance(one, list) for one in frames):
             raise Unreadable("a batch in a batch")
         asked = [one for one in frames if isinstance(one, Frame) and one.method is not UNSET]
-        if not any(one.method == CALL for one in asked):
+        if not any(one.method in (CALL, CANCELLED) for one in asked):
             self._pass_on(messages.on_one_line(line))
             return []
+        ids = [known_by(one.id) for one in asked if one.id not in (UNSET, None)]
+        if len(set(ids)) < len(ids):
+            raise Unreadable("two requests of one id in a batch")
         begun: list[InFlight] = []
         batch = Batch(sum(one.id is not UNSET and one.id is not None for one in asked), self._answer)
         for frame, part in zip(frames, parts, strict=True):
@@ -165,7 +176,7 @@ class Pump:
                 self._waiting.batched[known_by(frame.id)] = batch
             if isinstance(frame, Frame) and frame.method == CALL:
                 begun += self._begin(frame, batch.add)
-            else:
+            elif not isinstance(frame, Frame) or frame.method != CANCELLED or self._is_of_the_server(frame):
                 self._pass_on(messages.on_one_line(bytes(part)) + b"\n")
         return begun
 
@@ -273,6 +284,10 @@ class Pump:
             reply = CONTRADICTORY
         with flight.lock:
             flight.is_given_up = True
+        with suppress(Empty):
+            while not isinstance(late := flight.replies.get_nowait(), Reply):  # it came right behind that word
+                pass
+            self._give(flight, late)
         raise Unanswered(reply)
 
     def _ask(self, method: str, params: dict[str, Any]) -> Frame:
@@ -307,13 +322,14 @@ class Pump:
             read = messages.read_frame(line)
         except Unreadable:
             read = None  # the client's own reader says so
+        if messages.says(read, LIST_CHANGED):
+            self._guard.catalog.changed()
         if isinstance(read, Frame):
-            if read.method == LIST_CHANGED:
-                self._guard.catalog.changed()
             if read.method is not UNSET and read.result is UNSET and read.error is UNSET:
                 return False
             if read.is_reply:
-                return self._is_reply_taken(read, line) or self._is_taken_as([(read, line)])
+                is_anothers = self._waiting.passed.pop(known_by(read.id), False)
+                return self._is_reply_taken(read, line) or (not is_anothers and self._is_taken_as([(read, line)]))
         return self._is_taken_as(messages.replies_in(line) if self._waiting.anything else [])
 
     def _is_taken_as(self, found: list[tuple[Frame, bytes]]) -> bool:

@@ -10,7 +10,7 @@ from intentlog.mcp.batches import Batch, Tell
 from intentlog.mcp.calls import ToolCall
 from intentlog.mcp.messages import LIST, Frame, KnownBy, known_by, members_of, text_of
 from intentlog.mcp.sending import Reply, Sending
-from intentlog.mcp.tasks import GET, RESULT
+from intentlog.mcp.tasks import CANCEL, GET, RESULT
 
 CALLS_MAX = 1024  # threads; further calls wait for one
 LEFT_MAX = 10_000
@@ -39,6 +39,7 @@ class Waiting:
 
     Attributes:
         calls: those that are being made, and those that were given up and may still be answered.
+        passed: requests that are no calls, which were passed on and may still be answered.
         batched: the batch of the client's that a request stood in.
         lists: which requests ask for a page of tools, and whether it begins the list.
         told: which ask for a task, and what.
@@ -47,6 +48,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.calls: dict[KnownBy, InFlight] = {}
+        self.passed: dict[KnownBy, bool] = {}
         self.batched: dict[KnownBy, Batch] = {}
         self.lists: dict[KnownBy, bool] = {}
         self.told: dict[KnownBy, tuple[str, str]] = {}
@@ -57,11 +59,14 @@ class Waiting:
         """Whether a reply is waited for that has to be recorded, or is the guard's own."""
         return bool(self.calls or self.asked or self.told)
 
-    def learn(self, request: Frame) -> None:
-        """Note what the answer to a request will tell of tools and tasks."""
+    def pass_by(self, request: Frame) -> None:
+        """A request passes that is no call. Note what the answer to it will tell of tools and tasks."""
+        self.passed[known_by(request.id)] = True
+        if len(self.passed) > LEFT_MAX:
+            self.passed.pop(next(iter(self.passed)), None)
         if request.method == LIST:
             self.lists[known_by(request.id)] = "cursor" not in members_of(request.params)
-        elif request.method in (GET, RESULT):
+        elif request.method in (GET, RESULT, CANCEL):
             task = text_of(members_of(request.params).get("taskId"))
             if task is not None:
                 self.told[known_by(request.id)] = task, request.method

@@ -24,10 +24,10 @@ from intentlog.log.values import Applied
 from intentlog.mcp.calls import ToolCall
 from intentlog.mcp.lines import complain
 from intentlog.mcp.messages import Frame, members_of, text_of, value_of
-from intentlog.mcp.untold import BY
+from intentlog.mcp.untold import BY, opened
 
 HANDLE = "mcp.task"
-GET, RESULT = "tasks/get", "tasks/result"
+GET, RESULT, CANCEL = "tasks/get", "tasks/result", "tasks/cancel"
 OVER = frozenset({"completed", "failed", "cancelled"})
 KEPT_MAX = 10_000
 """Of handles that were given out and of whose end nothing was heard. Older ones are found in the log."""
@@ -70,7 +70,7 @@ class Task(Struct, frozen=True):
         return self.given | {"task": self.given["task"] | {"status": status}}
 
 
-class State(Struct, frozen=True):
+class TaskState(Struct, frozen=True):
     """What a server says of a task.
 
     Attributes:
@@ -134,7 +134,7 @@ class Tasks:
             except IntentLogError as error:  # then the next equal call asks the server again
                 complain(f"the end of task {task.id} could not be recorded: {error}")
 
-    def settle(self, task: Task, state: State) -> None:
+    def settle(self, task: Task, state: TaskState) -> None:
         """A task is over. Its result settles the call; without one, the call stays in doubt."""
         if state.result is not UNSET:
             with suppress(NotInDoubt):  # it was settled meanwhile
@@ -148,7 +148,7 @@ class Tasks:
         found: Task | None = None
         for entry in self._log.history(intent.branch):
             match entry.record:
-                case r.ApplicationEvent(name=name) if name == HANDLE and entry.payload["intent_id"] == intent:
+                case r.ApplicationEvent(name=name) if name == HANDLE and opened(entry)["intent_id"] == intent:
                     found = Task(entry.payload["task"], intent, entry.payload["given"])
                 case _:
                     pass
@@ -168,7 +168,7 @@ def task_in(call: ToolCall, frame: Frame, intent: IntentId) -> Task | None:
     return Task(id_, intent, given) if id_ and given is not UNSET else None
 
 
-def state_in(task: Task, method: str, frame: Frame) -> State | None:
+def state_in(task: Task, method: str, frame: Frame) -> TaskState | None:
     """What a reply to `tasks/get` or `tasks/result` says of a task; None if it says nothing."""
     if frame.result is UNSET:
         return None
@@ -180,15 +180,15 @@ def state_in(task: Task, method: str, frame: Frame) -> State | None:
         return None
     if task.is_of_the_extension and status == "completed" and "result" in members:
         return _with_result(status, members["result"])
-    return State(status)
+    return TaskState(status)
 
 
-def _with_result(status: str, result: Raw) -> State:
+def _with_result(status: str, result: Raw) -> TaskState:
     value = value_of(result)
-    return State(status, None, is_unkept=True) if value is UNSET else State(status, value)
+    return TaskState(status, None, is_unkept=True) if value is UNSET else TaskState(status, value)
 
 
-def asked_of(task: Task, ask: Ask, meta: dict[str, Any]) -> State | None:
+def asked_of(task: Task, ask: Ask, meta: dict[str, Any]) -> TaskState | None:
     """Ask the server what became of a task.
 
     Args:

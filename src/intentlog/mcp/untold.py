@@ -6,7 +6,6 @@ an outcome is told once, in place of an equal call; the next equal call is made.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from threading import Lock
@@ -15,9 +14,10 @@ from typing import Any, NamedTuple
 from intentlog.core import records as r
 from intentlog.core.actions import IntentId
 from intentlog.core.records import Durability, Settlement
+from intentlog.errors import IntentLogError
 from intentlog.log.sync import Log
-from intentlog.log.values import Entry
-from intentlog.mcp.calls import Identity
+from intentlog.log.values import Entry, Sealed
+from intentlog.mcp.calls import MINTED, Identity
 
 BY = "intentlog mcp"
 """Who settles a call whose reply came late, or whose task is over."""
@@ -25,8 +25,16 @@ KEPT_MAX = 10_000
 TOLD, UNTOLD = "mcp.told", "mcp.untold"
 SESSION = "session-"
 """How the last part of a branch begins that is a session's: its calls may be asked for again in another one."""
-MINTED = re.compile(r"\.[0-9a-f]{12}$")
-"""How a step ends that was minted for one call."""
+
+Alike = tuple[str, str]
+"""What equal calls have in common: their tool, and the digest of their arguments."""
+
+
+class NotesSealed(IntentLogError):
+    """The guard's own notes in a log cannot be read. Nothing was sent."""
+
+    code = "notes_sealed"
+    default_remedy = "start the guard with the codec that the log is written with: INTENTLOG_CODEC=MODULE:NAME."
 
 
 class Done(NamedTuple):
@@ -38,7 +46,7 @@ class Done(NamedTuple):
         value: the server's result.
     """
 
-    alike: tuple[str, str]
+    alike: Alike
     intent_id: IntentId
     value: Any
 
@@ -54,11 +62,11 @@ class Untold:
     def __init__(self, log: Log, branch: str) -> None:
         self._log = log
         self._branch = branch
-        self._done: dict[tuple[str, str], dict[IntentId, Done]] = {}
-        self._noted: dict[IntentId, tuple[str, str]] = {}
+        self._done: dict[Alike, dict[IntentId, Done]] = {}
+        self._noted: dict[IntentId, Alike] = {}
         self._own: set[IntentId] = set()
         self._told: OrderedDict[IntentId, None] = OrderedDict()  # the newest
-        self._others: dict[IntentId, tuple[str, str]] = {}  # noted by other guards; perhaps not done yet
+        self._others: dict[IntentId, Alike] = {}  # noted by other guards; perhaps not done yet
         self._read_to = 0
         self._lock = Lock()
 
@@ -69,12 +77,13 @@ class Untold:
                 self._read_to = entry.seq
                 match entry.record:
                     case r.ApplicationEvent(name=name) if name == UNTOLD:
-                        intent = IntentId(entry.payload["intent_id"])
+                        note = opened(entry)
+                        intent = IntentId(note["intent_id"])
                         if intent not in self._own:
-                            alike = entry.payload["tool"], entry.payload["digest"]
+                            alike = note["tool"], note["digest"]
                             self._noted[intent] = self._others[intent] = alike
                     case r.ApplicationEvent(name=name) if name == TOLD:
-                        intent = IntentId(entry.payload)
+                        intent = IntentId(opened(entry))
                         self._others.pop(intent, None)
                         if intent in self._noted:
                             self._done.get(self._noted[intent], {}).pop(intent, None)
@@ -86,7 +95,7 @@ class Untold:
         with self._lock:
             return intent in self._others
 
-    def leave(self, alike: tuple[str, str], intent: IntentId) -> None:
+    def leave(self, alike: Alike, intent: IntentId) -> None:
         """The client of this call, which is being made, is gone: others are to know. Raises what the log raises."""
         with self._lock:
             if intent in self._noted:
@@ -96,6 +105,12 @@ class Untold:
         tool, digest = alike
         note = {"intent_id": str(intent), "tool": tool, "digest": digest}
         self._log.append(self._branch, UNTOLD, note, durability=Durability.IMMEDIATE)
+
+    def expect(self, alike: Alike, intent: IntentId) -> None:
+        """A client was told that this call is in doubt: once it is settled as done, that is told. Raises as `leave`."""
+        with self._lock:
+            self._others[intent] = alike
+        self.leave(alike, intent)
 
     def add(self, done: Done) -> None:
         """Nobody was told of this one. That is durable when this returns. Raises what the log raises."""
@@ -123,60 +138,72 @@ class Untold:
             del self._noted[done.intent_id]
         self._log.append(self._branch, TOLD, str(done.intent_id))
 
-    def take(self, alike: tuple[str, str], identity: Identity) -> Done | None:
+    def take(self, alike: Alike, identity: Identity) -> Done | None:
         """One that is equal, to be told now; or None. If it is the very call, its record answers that."""
         with self._lock:
             for other in [other for other, theirs in self._others.items() if theirs == alike]:
-                found = _result_of(self._log, other)
-                if found is not None:
+                is_over, found = _result_of(self._log, other)
+                if is_over:
                     del self._others[other]
+                if found is not None:
                     self._done.setdefault(alike, {})[other] = Done(alike, other, found[0])
             equal = self._done.get(alike, {})
             intent = next((one for one in equal if not identity.is_of(one)), None)
             return equal.pop(intent) if intent is not None else None
 
 
-def _result_of(log: Log, intent: IntentId) -> tuple[Any] | None:
-    """What a call returned, by the log; None if it is not done."""
-    result: tuple[Any] | None = None
+def opened(entry: Entry) -> Any:
+    """What a note of the guard's own says.
+
+    Raises:
+        NotesSealed: it was written with a codec that this program does not have.
+    """
+    if isinstance(entry.payload, Sealed):
+        raise NotesSealed(f"what the guard has noted in {entry.branch} is sealed")
+    return entry.payload
+
+
+def _result_of(log: Log, intent: IntentId) -> tuple[bool, tuple[Any] | None]:
+    """Whether it is settled what became of a call, by the log, and what it returned if it is done."""
+    is_over, result = False, None
     for entry in log.history(intent.branch):
         match entry.record:
-            case r.Committed(step=step, outcome=r.OutcomeKind.RETURNED) | r.Supplied(step=step) if step == intent.step:
-                result = (entry.payload,)
-            case r.Settled(step=step, settlement=Settlement.APPLIED) if step == intent.step:
-                result = (entry.payload,)
+            case r.Committed(step=step, outcome=kind) if step == intent.step:
+                is_over, result = True, (entry.payload,) if kind is r.OutcomeKind.RETURNED else None
+            case r.Supplied(step=step) if step == intent.step:
+                is_over, result = True, (entry.payload,)
+            case r.Settled(step=step, settlement=settlement) if step == intent.step:
+                is_over, result = True, (entry.payload,) if settlement is Settlement.APPLIED else None
             case _:
                 pass
-    return result
+    return is_over, result
 
 
-def untold_in(history: Iterable[Entry], branch: str, attempt: int, prefix: str) -> list[Done]:
+def untold_in(history: Iterable[Entry], branch: str, attempt: int, server: str) -> list[Done]:
     """What nobody was told of an attempt whose guard died.
 
     Args:
         history: the records of its branch.
         branch: the branch.
         attempt: the attempt.
-        prefix: what the tools' names of this server begin with.
+        server: the server's name.
     """
     pending: dict[str, r.Pending] = {}
-    is_session = branch.rpartition("/")[2].startswith(SESSION)
+    is_session = branch.startswith(f"mcp/{server}/{SESSION}")
     done: dict[str, Done] = {}
     for entry in history:
         match entry.record:
             case r.Pending(attempt=number, step=step, tool=tool) if number == attempt:
-                if tool.startswith(prefix) and (is_session or MINTED.search(step)):
+                if tool.startswith(f"{server}.") and (is_session or MINTED.search(step)):
                     pending[step] = entry.record
             case r.Committed(attempt=number, step=step, outcome=r.OutcomeKind.RETURNED) if step in pending:
                 one = pending[step]
                 done[step] = Done((one.tool, one.digest), IntentId.of(branch, number, step), entry.payload)
-            case r.Settled(attempt=number, step=step, by=by, settlement=Settlement.APPLIED) if (
-                step in pending and by == BY
-            ):
-                one = pending[step]  # it was answered late
+            case r.Settled(attempt=number, step=step, settlement=Settlement.APPLIED) if step in pending:
+                one = pending[step]  # it was answered late, or a person or a probe has said so
                 done[step] = Done((one.tool, one.digest), IntentId.of(branch, number, step), entry.payload)
             case r.ApplicationEvent(name=name) if name == TOLD:
-                done.pop(entry.payload, None)
+                done.pop(opened(entry), None)
             case _:
                 pass
     return list(done.values())
