@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from intentlog.cli.advice import without_password
 from intentlog.cli.arguments import URL_VARIABLE, codec_named, stdout_kept_clean
 from intentlog.cli.commands import FINE, app
 from intentlog.errors import ArgumentsNotRecordable, IntentLogError, LogUnavailable
@@ -117,7 +118,7 @@ def mcp(  # noqa: PLR0913 - its options are its arguments
     settings = Settings(codec=codec_named(), argument_bytes_max=BYTES_MAX, result_bytes_max=BYTES_MAX)
     place = log or os.environ.get(URL_VARIABLE) or _own_log()
     how = Guarding(
-        place=place if "://" in place else str(Path(place).absolute()),
+        place=without_password(place) if "://" in place else str(Path(place).absolute()),
         server=server or (server_name(command) if command else upstream_name(upstream or "")),
         branch=branch,
         key_names=(*KNOWN_KEYS, *(key_meta or ())),
@@ -125,9 +126,9 @@ def mcp(  # noqa: PLR0913 - its options are its arguments
         settings=settings,
     )
     if command is None:
-        return _served(http or "", upstream or "", how)
+        return _served(http or "", upstream or "", place, how)
     check_for_pipes(known)
-    return _guarded(command, how)
+    return _guarded(command, place, how)
 
 
 def _check_names(branch: str | None, server: str | None, keys: Sequence[str]) -> None:
@@ -148,13 +149,13 @@ def _check_names(branch: str | None, server: str | None, keys: Sequence[str]) ->
             raise typer.BadParameter(f"{option} {name!r}: {error.message}") from error
 
 
-def _served(address: str, url: str, how: Guarding) -> int:
+def _served(address: str, url: str, place: str, how: Guarding) -> int:
     try:
         from intentlog.mcp.serving import serve
     except ImportError as error:
         remedy = "pip install 'intentlog[mcp-http]'."
         raise ExtraMissing(f"the guard over HTTP needs {error.name}", remedy=remedy) from error
-    with Log.open(how.place, settings=how.settings) as opened:
+    with Log.open(place, settings=how.settings) as opened:
         guard = Guard(opened, how)
         guard.take_over()
         serve(guard, address, url)
@@ -162,11 +163,11 @@ def _served(address: str, url: str, how: Guarding) -> int:
     return FINE
 
 
-def _guarded(command: list[str], how: Guarding) -> int:
+def _guarded(command: list[str], place: str, how: Guarding) -> int:
     from intentlog.mcp.stdio import Pump
 
     answers = os.dup(1)
-    with stdout_kept_clean(), Log.open(how.place, settings=how.settings) as opened:
+    with stdout_kept_clean(), Log.open(place, settings=how.settings) as opened:
         guard = Guard(opened, how)
         guard.take_over()
         try:

@@ -48,6 +48,11 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join(_fields(event, b"data"))
 
 
+def type_of(event: bytes) -> bytes:
+    """What an event calls itself; empty if it does not."""
+    return next(iter(_fields(event, b"event")[-1:]), b"")
+
+
 def has_id(event: bytes) -> bool:
     """Whether the stream can be taken up again behind the event."""
     return any(_fields(event, b"id"))

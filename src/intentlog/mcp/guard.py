@@ -37,7 +37,18 @@ from intentlog.mcp.legs import other_leg
 from intentlog.mcp.lines import complain
 from intentlog.mcp.quiet import WhenQuiet
 from intentlog.mcp.rules import Rules
-from intentlog.mcp.sending import Failed, NotReached, Refused, Reply, Send, Sending, Unanswered, outcome_of, sending
+from intentlog.mcp.sending import (
+    Failed,
+    NotReached,
+    Refused,
+    Reply,
+    Send,
+    Sending,
+    Unanswered,
+    Unkept,
+    outcome_of,
+    sending,
+)
 from intentlog.mcp.tasks import OVER, Ask, Task, Tasks, TaskState, asked_of, task_in
 from intentlog.mcp.tools import Handle, Tools
 from intentlog.mcp.untold import BY, SESSION, TOLD, Done, Untold, untold_in
@@ -310,17 +321,19 @@ class Guard:
     def _settle_late(self, way: Sending, intent: IntentId, reply: Reply) -> None:
         try:
             try:
-                task = task_in(way.call, reply.frame, intent)
+                task = task_in(way.call, reply.frame, intent, way.hidden)
                 if task is not None:
                     self.tasks.note(task)
                     return
                 value = outcome_of(reply)
-                self._log.resolve(intent, Applied(value), by=BY, why="the server answered, after it was waited for")
+                is_kept = not isinstance(value, Unkept) and not way.hidden.is_in(value)
+                answer = Applied(value) if is_kept else Applied()
+                self._log.resolve(intent, answer, by=BY, why="the server answered, after it was waited for")
             except (IntentLogError, Refused, Failed, NotReached) as error:
                 told = {
                     "intent_id": str(intent),
-                    "reply": reply.text.decode("utf-8", "replace"),
-                    "not_settled": str(error),
+                    "reply": way.hidden.masked(reply.text.decode("utf-8", "replace")),
+                    "not_settled": way.hidden.masked(str(error)),
                 }
                 self._log.append(intent.branch, LATE, told)
                 return
@@ -328,7 +341,7 @@ class Guard:
             complain(f"a late reply to {intent} could not be recorded: {error}")
             return
         if way.alike is not None:
-            way.done = Done(way.alike, intent, value)
+            way.done = Done(way.alike, intent, value if is_kept else None)
             self.was_told(way, told=False)
 
     def close(self) -> None:

@@ -16,18 +16,21 @@ from msgspec import UNSET
 
 from intentlog.mcp import messages
 from intentlog.mcp.calls import Malformed, ToolCall
-from intentlog.mcp.events import data_of
+from intentlog.mcp.events import data_of, type_of
 from intentlog.mcp.guard import Guard
 from intentlog.mcp.http_answers import Calls, Receive, Scope, Send, gone, more, start, tell
 from intentlog.mcp.http_calls import BYTES_MAX, Flight, Head, Streams, events_of, frame_in
+from intentlog.mcp.lines import complain
 from intentlog.mcp.messages import CALL, CANCELLED, LIST, Frame, Unreadable, members_of, text_of
 from intentlog.mcp.sending import NotReached, Unanswered
+from intentlog.mcp.tasks import CANCEL as CANCEL_TASK
 from intentlog.mcp.tasks import GET, RESULT
 from intentlog.mcp.upstream import Asked, LedPast, Upstream, is_stream
 
 SESSION = b"mcp-session-id"
-_TELLING = (LIST, GET, RESULT)
+_TELLING = (LIST, GET, RESULT, CANCEL_TASK)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+_WIDE = (b"\xfe\xff", b"\xff\xfe")  # how UTF-16 and UTF-32 begin
 _MARKS = b"\xef\xbb\xbf \t\r\n"
 _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 """What a POST may bring besides JSON: where a client asks for a token."""
@@ -136,16 +139,19 @@ class Application:
             return None
         form = (asked.header(b"content-type") or b"").partition(b";")[0].strip().lower() in _FORMS
         is_elsewhere = asked.target.partition(b"?")[0].decode("latin-1") != self._upstream.path
-        if form and is_elsewhere and not asked.body.lstrip(_MARKS).startswith((b"{", b"[")):
+        is_wide = b"\0" in asked.body[:4] or asked.body.startswith(_WIDE)  # where JSON may be written so
+        if form and is_elsewhere and not is_wide and not asked.body.lstrip(_MARKS).startswith((b"{", b"[")):
             return None  # no reader of JSON finds anything in it
         try:
             read = messages.read_frame(asked.body)
             if not isinstance(read, list):
                 return read
-            for part in read:
-                inner = messages.read_frame(bytes(part))
-                if isinstance(inner, list) or (inner is not None and inner.method == CALL):
-                    raise _Refused(400, messages.INVALID_REQUEST, "send each tools/call by itself, not in a batch")
+            inner = [messages.read_frame(bytes(part)) for part in read]
+            if any(isinstance(one, list) or (one is not None and one.method == CALL) for one in inner):
+                raise _Refused(400, messages.INVALID_REQUEST, "send each tools/call by itself, not in a batch")
+            for one in inner:
+                if isinstance(one, Frame) and one.method == CANCELLED:
+                    self._cancel(asked.header(SESSION), one)
         except Unreadable as error:
             raise _Refused(400, messages.PARSE_ERROR, f"Parse error: {error}", messages.id_in(asked.body)) from error
         return None
@@ -186,12 +192,15 @@ class Application:
                 begun = True
                 if is_stream(response):
                     async for event in events_of(response):
+                        if asked.method == "GET" and type_of(event) == b"endpoint":
+                            complain("HTTP+SSE of 2024-11-05 is not guarded: name the server's streamable address")
+                            break
                         heard = await self._streams.heard(session, event)
                         if heard.passes:
                             await self._learn(frame, data_of(event))
                             await send(more(event))
-                        if heard.passes and heard.flight is not None:
-                            await self._streams.told(heard.flight)
+                        for flight in heard.flights if heard.passes else ():
+                            await self._streams.told(flight)
                 else:
                     await self._pass_whole(frame, response, send)
                 await send(more(b"", last=True))
@@ -223,7 +232,7 @@ class Application:
         """What the answer to a request tells of tools and tasks."""
         if asked is None or asked.method not in _TELLING:
             return
-        reply = frame_in(text)
+        reply = frame_in(text) or next((frame for frame, _ in messages.replies_in(text)), None)
         if reply is None or not reply.is_reply or reply.result is UNSET:
             return
         members = members_of(asked.params)

@@ -58,6 +58,8 @@ class Calls:
             if not delivering.done():
                 delivering.cancel()
                 flight.leave()
+                if flight.way is not None:
+                    await asyncio.to_thread(self._guard.leave, flight.way)
                 if flight.session is None:  # in a session, what breaks can be taken up again
                     flight.cancel("its client closed the stream")
         except asyncio.CancelledError:
@@ -102,7 +104,7 @@ class Calls:
                 raise Unanswered(f"the server does not answer {method}") from error
 
         flight.way = way = self._guard.way(flight.call, send, ask)
-        way.is_left = flight.is_left
+        way.is_left = way.is_alone = flight.is_left
         branch = None if flight.session is None else blake2b(flight.session, digest_size=12).hexdigest()
         return self._guard.answer(way, branch)
 
@@ -155,8 +157,17 @@ class Calls:
 def _with(asked: Asked, message: bytes, headers: Mapping[str, str]) -> Asked:
     """The request, with another body and headers set besides."""
     named = {name.lower().encode(): value.encode() for name, value in headers.items()}
-    kept = [(name, value) for name, value in asked.headers if name not in named]
+    kept = [
+        (name, _but(value, named) if name == b"connection" else value)
+        for name, value in asked.headers
+        if name not in named
+    ]
     return msgspec.structs.replace(asked, headers=[*kept, *named.items()], body=message)
+
+
+def _but(words: bytes, named: Mapping[bytes, bytes]) -> bytes:
+    """What a client says of its connection, but for the headers that are the guard's: they are not the connection's."""
+    return b",".join(word for word in words.split(b",") if word.strip().lower() not in named)
 
 
 async def asked_of(upstream: Upstream, asked: Asked, method: str, params: dict[str, Any]) -> Frame:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import httpx2
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from intentlog.log.values import Call
 from intentlog.mcp import messages
@@ -84,6 +84,7 @@ class Flight:
         self.is_elsewhere = self.is_resumable = self.is_answered = self.is_left = False
         self._is_passed_on = True
         self._reading: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     @property
     def key(self) -> tuple[bytes | None, KnownBy]:
@@ -150,7 +151,8 @@ class Flight:
             if self.session is None:
                 self._hang_up()
             else:
-                await upstream.tell(asked, messages.cancelled(self.call.id, "its time limit is over"))
+                said = messages.cancelled(self.call.id, "its time limit is over")
+                self._telling = asyncio.create_task(upstream.tell(asked, said))  # a server that hangs takes its time
             raise error from None
 
     def _hang_up(self) -> None:
@@ -194,6 +196,7 @@ class Flight:
             self.is_resumable |= self.session is not None and has_id(event)
             reply = self._reply_in(data_of(event))
             if reply is not None:
+                await streams.heard(self.session, event, but=self)  # in an array other calls' can stand beside it
                 if reply.frame.is_contradictory:
                     self.is_resumable = False  # nothing further comes: its client is told here
                 else:
@@ -218,11 +221,11 @@ class Heard(NamedTuple):
 
     Attributes:
         passes: whether it is to be passed on.
-        flight: the call that it is the reply to, if its client could not be told of it before.
+        flights: the calls that it replies to, if their clients could not be told of it before.
     """
 
     passes: bool
-    flight: Flight | None = None
+    flights: Sequence[Flight] = ()
 
 
 class Streams:
@@ -280,22 +283,30 @@ class Streams:
             await asyncio.to_thread(self._guard.late, flight.way, reply)
             self._flights.pop(flight.key, None)
 
-    async def heard(self, session: bytes | None, event: bytes) -> Heard:
-        """An event has come in a session. It is to be passed on, unless its client was told something else."""
-        frame = frame_in(data_of(event))
-        if frame is not None and frame.method == messages.LIST_CHANGED:
+    async def heard(self, session: bytes | None, event: bytes, *, but: Flight | None = None) -> Heard:
+        """An event has come in a session. It is to be passed on, unless its client was told something else.
+
+        Args:
+            session: the session.
+            event: the event.
+            but: a call whose own stream it came in, and which has its reply from it already.
+        """
+        text = data_of(event)
+        frame = frame_in(text)
+        if b"list_changed" in text and messages.says(_read(text), messages.LIST_CHANGED):
             self._guard.catalog.changed()
-        if frame is None or not frame.is_reply:
-            like = messages.replies_in(data_of(event)) if frame is None and session is not None else []
-            frame = like[0][0] if len(like) == 1 else None
-        flight = self.of(session, frame.id) if frame is not None else None
-        if (
-            frame is None or flight is None or not flight.is_sent
-        ):  # a reply to what was not sent is another's of that id
+        if session is None or (frame is not None and not frame.is_reply):
             return Heard(passes=True)
-        flight.is_elsewhere = not frame.is_contradictory
-        await self.came(flight, Reply(frame, data_of(event)))
-        return Heard(flight.is_elsewhere and not flight.is_answered, flight)
+        replies = [(frame, text)] if frame is not None else messages.replies_in(text)
+        flights: list[Flight] = []
+        for reply, part in replies:
+            flight = self.of(session, reply.id)
+            if flight is None or not flight.is_sent or flight is but:  # a reply to what was not sent is another's
+                continue
+            flight.is_elsewhere = not reply.is_contradictory
+            await self.came(flight, Reply(reply, part))
+            flights.append(flight)
+        return Heard(all(one.is_elsewhere and not one.is_answered for one in flights), flights)
 
     async def told(self, flight: Flight) -> None:
         """The client of a call took the stream up again, and has its reply now."""
@@ -308,11 +319,15 @@ class Streams:
 
 def frame_in(text: bytes) -> Frame | None:
     """The one message that a text is, or None."""
+    read = _read(text)
+    return read if isinstance(read, Frame) else None
+
+
+def _read(text: bytes) -> Frame | list[Raw] | None:
     try:
-        frame = messages.read_frame(text) if text else None
+        return messages.read_frame(text) if text else None
     except Unreadable:
         return None
-    return frame if isinstance(frame, Frame) else None
 
 
 async def events_of(response: httpx2.Response) -> AsyncIterator[bytes]:

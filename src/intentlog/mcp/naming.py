@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from urllib.parse import urlsplit
 
 from intentlog.mcp.calls import readable
@@ -29,7 +29,8 @@ def server_name(command: Sequence[str]) -> str:
         if _SETTING.fullmatch(word):
             settings.append(word)
         elif not word.startswith("-") and not _LAUNCHERS.fullmatch(base) and (name := _VERSION.sub("", base)):
-            return _with_digest(readable(name, 60), [*settings, *command[place + 1 :]])
+            where = [str(Path(word).absolute())] if Path(word).is_file() else []  # of two programs of one name
+            return _with_digest(readable(name, 60), [*settings, *where, *command[place + 1 :]])
     return _with_digest(readable(PurePath(command[0]).name, 60), settings)
 
 

@@ -41,6 +41,11 @@ or a review may take long."""
 
 
 LIMIT_MAX_S = 366 * 86_400
+OF_A_CONNECTION = frozenset(
+    b"connection keep-alive proxy-connection proxy-authenticate te trailer transfer-encoding upgrade".split()
+)
+NOT_SENT_HEADERS = OF_A_CONNECTION | {b"host", b"origin", b"content-length", b"accept-encoding", b"expect"}
+"""Headers that are a connection's own, or the guard's: a key has no place in them."""
 
 
 class RulesUnreadable(IntentLogError):
@@ -89,6 +94,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             raise ValueError(msg)
         if self.probe and self.effect not in ("QUERYABLE", "KEYED"):
             msg = "only QUERYABLE and KEYED tools have a probe"
+            raise ValueError(msg)
+        if self.key_header and self.key_header.strip().lower().encode() in NOT_SENT_HEADERS:
+            msg = f"key_header is none that a connection has for itself: {self.key_header}"
             raise ValueError(msg)
         if not all(0 < limit_s <= LIMIT_MAX_S for limit_s in (self.time_limit_s, self.probe_limit_s)):
             msg = f"time limits are above 0 and at most {LIMIT_MAX_S} s"

@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw
 from intentlog.errors import Suspended
 from intentlog.log.values import Call
 from intentlog.mcp.calls import ToolCall
+from intentlog.mcp.hiding import Hidden, hidden_in
 from intentlog.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Frame, members_of, text_of, value_of
 from intentlog.mcp.rules import Rule
 from intentlog.mcp.tasks import Ask, Task, task_in
@@ -89,6 +90,7 @@ class Sending:
         is_alone: whether the guard's only client is gone: an equal call at another guard is its retry.
         task: the handle that it got in place of a result, if it did.
         alike: what calls equal to it have in common, if it has no stable key.
+        hidden: what of it is never written.
         done: what its client is told of, if it has no stable key and the call is done.
     """
 
@@ -103,6 +105,7 @@ class Sending:
         self.task: Task | None = None
         self.alike: tuple[str, str] | None = None
         self.done: Done | None = None
+        self.hidden = hidden_in(call.given(rule)[1]) if rule.redact else Hidden()
         self._send = send
         self._given = given
 
@@ -111,7 +114,7 @@ class Sending:
         self.about = about
         headers = {self.rule.key_header: about.request_id} if self.rule.key_header else {}
         reply = self._send(self.call.message(about.request_id, self.rule), headers, about)
-        self.task = task = task_in(self.call, reply.frame, about.intent_id)
+        self.task = task = task_in(self.call, reply.frame, about.intent_id, self.hidden)
         if task is not None:
             self._given(task)
         self.reply = reply
@@ -150,13 +153,13 @@ def outcome_of(reply: Reply) -> Any:
     return _kept(frame.result) if frame.result is not UNSET else None
 
 
-class _Unkept:
+class Unkept:
     """A result that cannot be recorded: the call is done without a value."""
 
 
 def _kept(result: Raw) -> Any:
     value = value_of(result)
-    return _Unkept() if value is UNSET else value
+    return Unkept() if value is UNSET else value
 
 
 def code_of(frame: Frame) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator, Sequence
+from threading import Timer
 from typing import Any
 
 import msgspec
@@ -15,6 +17,8 @@ from intentlog.mcp.lines import lines_of
 from intentlog.mcp.messages import Frame
 from intentlog.mcp.rules import Hints
 
+LIST_LIMIT_S = 60.0
+"""In which a server starts and lists its tools: what comes by npx is fetched first."""
 _VERSION = "2025-06-18"
 _OPENS = {"protocolVersion": _VERSION, "capabilities": {}, "clientInfo": {"name": "intentlog", "version": "1"}}
 
@@ -28,8 +32,7 @@ class NoList(IntentLogError):
 
 class _Tool(Struct):
     name: str
-    title: str = ""
-    annotations: Hints = Hints()
+    annotations: Hints | None = None
 
 
 class _Page(Struct, rename="camel"):
@@ -47,10 +50,13 @@ def suggestion(command: Sequence[str]) -> str:
         server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 - the operator's
     except OSError as error:
         raise NoList(f"cannot start {command[0]!r}: {error}") from error
+    is_over = Timer(LIST_LIMIT_S, server.kill)
     with server:
         try:
-            tools = list(_listed(server))
+            is_over.start()
+            tools = {tool.name: tool for tool in _listed(server)}.values()
         finally:
+            is_over.cancel()
             server.kill()
     lines = [
         "# What intentlog may assume of this server's tools. Each line that is not a comment is yours to answer for:",
@@ -63,11 +69,11 @@ def suggestion(command: Sequence[str]) -> str:
 
 
 def _lines(tool: _Tool) -> list[str]:
-    hints = tool.annotations
+    hints = tool.annotations or Hints()
     said = [name for name in ("readOnlyHint", "idempotentHint") if getattr(hints, name)]
     hinted = "READ" if hints.readOnlyHint else "IDEMPOTENT" if hints.idempotentHint else "UNSAFE"
     about = f"# the server says: {', '.join(said)}" if said else "# the server says nothing of it"
-    key = msgspec.json.encode(tool.name).decode()
+    key = json.dumps(tool.name).replace("\x7f", "\\u007f")  # what TOML and JSON both read
     mark = "" if hinted == "UNSAFE" else "# "
     return [f"[tools.{key}]", about, f'{mark}effect = "{hinted}"', ""]
 
@@ -82,6 +88,7 @@ def _listed(server: subprocess.Popen[bytes]) -> Iterator[_Tool]:
     else:
         meta = {"_meta": messages.stateless_meta()}
     cursor: str | None = None
+    seen = set[str]()
     while True:
         answer = asked.ask("tools/list", meta | ({"cursor": cursor} if cursor else {}))
         try:
@@ -90,9 +97,10 @@ def _listed(server: subprocess.Popen[bytes]) -> Iterator[_Tool]:
             why = bytes(answer.error).decode("utf-8", "replace") if answer.error is not UNSET else str(error)
             raise NoList(f"it did not list its tools: {why}") from error
         yield from page.tools
-        cursor = page.next_cursor
-        if cursor is None:
+        if not page.next_cursor or page.next_cursor in seen:
             return
+        cursor = page.next_cursor
+        seen.add(cursor)
 
 
 class Exchange:
@@ -116,7 +124,7 @@ class Exchange:
                 raise NoList(f"what it prints is no message: {line[:200]!r}") from error
             if isinstance(read, Frame) and read.is_reply and read.id == self._number:
                 return read
-        raise NoList("it ended before it answered")
+        raise NoList(f"it ended before it answered, or took longer than {LIST_LIMIT_S:.0f} s")
 
     def tell(self, method: str) -> None:
         """Tell it something."""

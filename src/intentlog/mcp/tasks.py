@@ -22,6 +22,7 @@ from intentlog.errors import IntentLogError, NotInDoubt
 from intentlog.log.sync import Log
 from intentlog.log.values import Applied
 from intentlog.mcp.calls import ToolCall
+from intentlog.mcp.hiding import Hidden
 from intentlog.mcp.lines import complain
 from intentlog.mcp.messages import Frame, members_of, text_of, value_of
 from intentlog.mcp.untold import BY, opened
@@ -52,11 +53,13 @@ class Task(Struct, frozen=True):
         id: the server's name for it.
         intent_id: the call's intent.
         given: the result by which it was given.
+        hidden: what of its call is never written.
     """
 
     id: str
     intent_id: IntentId
     given: dict[str, Any]
+    hidden: Hidden = Hidden()
 
     @property
     def is_of_the_extension(self) -> bool:
@@ -99,7 +102,10 @@ class Tasks:
 
     def note(self, task: Task) -> None:
         """A server has given a handle. It is durable when this returns. Raises what the log raises."""
-        told = {"intent_id": str(task.intent_id), "task": task.id, "given": task.given}
+        given = task.given
+        if task.hidden.is_in(given):
+            given = msgspec.json.decode(task.hidden.masked(msgspec.json.encode(given).decode()))
+        told = {"intent_id": str(task.intent_id), "task": task.id, "given": given}
         self._log.append(task.intent_id.branch, HANDLE, told, durability=Durability.IMMEDIATE)
 
     def given(self, task: Task) -> None:
@@ -139,7 +145,8 @@ class Tasks:
         if state.result is not UNSET:
             with suppress(NotInDoubt):  # it was settled meanwhile
                 why = f"task {task.id}: {state.status}"
-                answer = Applied() if state.is_unkept else Applied(state.result)
+                is_unkept = state.is_unkept or task.hidden.is_in(state.result)
+                answer = Applied() if is_unkept else Applied(state.result)
                 self._log.resolve(task.intent_id, answer, by=BY, why=why)
         self.lost(task)
 
@@ -155,7 +162,7 @@ class Tasks:
         return found
 
 
-def task_in(call: ToolCall, frame: Frame, intent: IntentId) -> Task | None:
+def task_in(call: ToolCall, frame: Frame, intent: IntentId, hidden: Hidden) -> Task | None:
     """The task that a reply gives in place of a result, or None."""
     members = members_of(frame.result)
     if text_of(members.get("resultType")) == "task":
@@ -165,7 +172,7 @@ def task_in(call: ToolCall, frame: Frame, intent: IntentId) -> Task | None:
     else:
         return None
     given = value_of(frame.result)
-    return Task(id_, intent, given) if id_ and given is not UNSET else None
+    return Task(id_, intent, given, hidden) if id_ and given is not UNSET else None
 
 
 def state_in(task: Task, method: str, frame: Frame) -> TaskState | None:

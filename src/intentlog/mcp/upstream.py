@@ -7,6 +7,7 @@ against DNS rebinding judges what the client was told.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -18,6 +19,7 @@ from msgspec import Struct
 
 from intentlog.errors import IntentLogError
 from intentlog.mcp.events import CONTENT_TYPE
+from intentlog.mcp.rules import NOT_SENT_HEADERS, OF_A_CONNECTION
 from intentlog.mcp.sending import NotReached, Unanswered
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -28,10 +30,6 @@ swallow a call, and leave it in doubt."""
 NOT_TAKEN = frozenset({307, 308, 400, 401, 403, 404, 405, 406, 407, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431})
 """Statuses by which a server of HTTP says that it has not taken a request up (RFC 9110, RFC 6585; the session's end in
 MCP). 408, 409, 422 and every 5xx may come from the middle of it, or from a gateway that cannot know."""
-_OF_A_CONNECTION = frozenset(
-    b"connection keep-alive proxy-connection proxy-authenticate te trailer transfer-encoding upgrade".split()
-)
-_NOT_SENT = _OF_A_CONNECTION | {b"host", b"origin", b"content-length", b"accept-encoding", b"expect"}
 _DECODED = frozenset({"gzip", "x-gzip", "deflate"})  # which come so though they were not asked for
 _OF_ITS_CODING = frozenset({b"content-length", b"content-encoding"})
 
@@ -128,8 +126,8 @@ class Upstream:
 
     async def tell(self, asked: Asked, message: bytes) -> None:
         """Send a notification in the session of a request. It is not told whether it arrived."""
-        with suppress(NotReached, Unanswered):
-            async with self.answering(msgspec.structs.replace(asked, body=message)):
+        with suppress(NotReached, Unanswered, TimeoutError):
+            async with asyncio.timeout(CONNECT_LIMIT_S), self.answering(msgspec.structs.replace(asked, body=message)):
                 pass
 
     async def close(self) -> None:
@@ -137,8 +135,8 @@ class Upstream:
         await self._client.aclose()
 
     def _sent(self, asked: Asked) -> list[tuple[bytes, bytes]]:
-        named = _OF_A_CONNECTION | {word.strip().lower() for word in (asked.header(b"connection") or b"").split(b",")}
-        sent = [(name, value) for name, value in asked.headers if name not in _NOT_SENT | named]
+        named = OF_A_CONNECTION | {word.strip().lower() for word in (asked.header(b"connection") or b"").split(b",")}
+        sent = [(name, value) for name, value in asked.headers if name not in NOT_SENT_HEADERS | named]
         sent += [(b"host", self._named(asked.header(b"host") or b"")), (b"accept-encoding", b"identity")]
         origin = asked.header(b"origin")
         if origin is not None:
@@ -157,7 +155,7 @@ class Upstream:
         Raises:
             LedPast: it leads elsewhere, past the guard.
         """
-        left = _OF_A_CONNECTION
+        left = OF_A_CONNECTION
         if response.headers.get("content-encoding", "").strip().lower() in _DECODED:
             left |= _OF_ITS_CODING
         if "transfer-encoding" in response.headers:  # it says how long the answer is, whatever else does (RFC 9112)
