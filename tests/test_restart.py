@@ -203,6 +203,18 @@ def test_killed_between_effects_it_is_unfinished_too(quick_folder: Path) -> None
         assert sum(entry.kind == "AttemptFenced" for entry in log.history(BRANCH)) == 1
 
 
+def test_abandoned_are_the_attempts_whose_owner_died(log: Log, killed_in_b: Path) -> None:
+    """Not those that are open here, nor those that are known already; a branch that went on is none any more."""
+    with log.attempt("another"):
+        (left,) = log.abandoned()
+        assert (left.branch, left.attempt, left.end) == (BRANCH, 1, None)
+        assert log.abandoned(but={(BRANCH, 1)}) == []
+        assert log.abandoned(but={(BRANCH, 2), ("another", 1)}) == [left]
+    with log.attempt(BRANCH):
+        assert log.abandoned() == []
+    assert log.abandoned() == []
+
+
 def test_recover_appends_nothing_when_nothing_changed(log: Log) -> None:
     """It lists the doubts that are open each time; the log does not grow by looking."""
     first = log.recover()

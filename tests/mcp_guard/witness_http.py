@@ -4,7 +4,8 @@
 
 `--stream`: answers in streams of events, a notification before each. `--sessions`: with sessions, in which a stream
 that breaks can be taken up again. Further tools: `cut` (takes effect, ends the stream without a reply, which comes
-where the stream is taken up), `accept` (takes effect, and replies in the session's own stream), `status` (answers with
+where the stream is taken up), `accept` (takes effect, and replies in the session's own stream, in an array if it is
+told so), `status` (answers with
 a status of HTTP, without an effect), `gone` (the same, behind one), `say` (takes effect, and answers with the body and
 content type that it is given).
 """
@@ -81,7 +82,8 @@ async def call(id_: Any, params: dict[str, Any], headers: dict[str, str], send: 
         await answer(send, 200, arguments["body"].encode(), ("content-type", arguments["type"]))
         return
     if name == "accept":
-        later[session].append(reply(id_, result=text("accepted")))
+        said = reply(id_, result=text("accepted"))
+        later[session].append(b"[" + NOTICE + b"," + said + b"]" if arguments.get("in_array") else said)
         waiting[session].set()
         await answer(send, 202, b"")
         return

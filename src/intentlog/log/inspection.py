@@ -129,12 +129,21 @@ class Inspection:
         return found
 
     def abandoned(self, but: Collection[tuple[str, int]]) -> list[Unfinished]:
-        """The attempts that their owners died with, but for those of which the branch and the number are given."""
-        return [
-            Unfinished(branch, row.attempt, None)
-            for branch, row in self.store.branches(unfinished_only=True)
-            if row.end is None and (branch, row.attempt) not in but and not self.duty.branch_view(branch).busy
-        ]
+        """The attempts that owners of other processes died with, but for those of these branches and numbers.
+
+        Asked often, and beside many that live: so it is seen once of each owner whether it does.
+        """
+        lives = {self.store.owner: True}
+        found: list[Unfinished] = []
+        for branch, row in self.store.branches(unfinished_only=True):
+            if row.end is not None or (branch, row.attempt) in but:
+                continue
+            owner = row.owner.partition(".")[0]
+            if owner not in lives:
+                lives[owner] = self.duty.branch_view(branch).owner_lives
+            if not lives[owner]:
+                found.append(Unfinished(branch, row.attempt, None))
+        return found
 
     def history(self, branch: str, after: int = 0) -> Iterator[Entry]:
         """The records of a branch, oldest first; those after this `seq`."""

@@ -120,7 +120,7 @@ class Log:
         return self._engine.unfinished()
 
     def abandoned(self, *, but: Collection[tuple[str, int]] = ()) -> list[Unfinished]:
-        """The attempts that their owners died with, cancelled or not; but for these branches and numbers."""
+        """The attempts that their owners died with, in other processes; but for those of these branches and numbers."""
         return self._engine.abandoned(but)
 
     def open_intents(self) -> list[OpenIntent]:

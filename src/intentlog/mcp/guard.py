@@ -111,16 +111,16 @@ class Guard:
 
     def _look_at(self, those_left: Iterable[Unfinished]) -> None:
         for left in those_left:
-            self._looked_at.add((left.branch, left.attempt))
             history = self._log.history(left.branch)
             for done in untold_in(history, left.branch, left.attempt, self._how.server):
                 self._untold.add(done)
-            if left.branch.startswith(self._own_prefix) and left.end is None:
+            if left.branch.startswith(self._own_prefix):
                 try:
                     with self._log.attempt(left.branch, revisits=False):
                         pass
                 except BranchBusy:
                     pass  # another guard is doing the same
+            self._looked_at.add((left.branch, left.attempt))
 
     def passes(self, call: ToolCall) -> bool:
         """Whether the call is a read: it changes nothing, so that nothing of it is recorded."""
