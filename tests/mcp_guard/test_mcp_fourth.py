@@ -479,6 +479,15 @@ def test_a_key_that_looks_minted_is_a_key(tmp_path: Path) -> None:
         assert len(guarded.calls()) == 2
 
 
+def test_a_key_that_looks_like_a_leg_is_a_key(tmp_path: Path) -> None:
+    """It is no leg of the call whose key it begins with: that one's leg is made."""
+    with Guarded(tmp_path, "--branch", "b") as guarded:
+        guarded.call("act", {}, "k~leg-1")
+        leg = {"name": "ask", "arguments": {}, "_meta": {"io.intentlog/step": "k"}, "inputResponses": {"q": 1}}
+        assert text(guarded.answer(guarded.ask("tools/call", leg))) == "asked"
+        assert len(guarded.calls()) == 2
+
+
 def test_two_programs_of_one_file_name_are_two_servers(tmp_path: Path) -> None:
     """`server.py` stands in many folders: one was answered from the other's record."""
     for folder in ("a", "b"):

@@ -24,7 +24,7 @@ KNOWN_KEYS = (STEP_META, "claudecode/toolUseId")
 _MEMBERS = frozenset({"name", "arguments", "_meta", "task"})
 _LEG = ("inputResponses", "requestState")  # of a call that answers what the server asked back
 _LEG_MARK = "~leg-"
-_LEG_LENGTH = 24  # with the mark of a key that looks minted
+_KEY_MAX = 160
 MINTED = re.compile(r"\.[0-9a-f]{12}$")
 """How a step ends that was minted for one call."""
 _PLAIN = re.compile(r"[\w.@:+~-]{1,180}", re.ASCII)
@@ -121,8 +121,9 @@ class ToolCall:
         key = next((text for name in key_names if (text := self._named_by(name))), None)
         if key is None or named is None:
             return Identity(named or own_branch, f"{readable(self.tool, 100)}.{secrets.token_hex(6)}", is_stable=False)
-        step = readable(key, 180 - _LEG_LENGTH)
-        step += "~key" if MINTED.search(step) else ""
+        step = readable(key, _KEY_MAX)
+        if MINTED.search(step) or _LEG_MARK in step:  # it would be taken for what the guard itself names so
+            step = _told_apart(key.replace("~", "_"), key, _KEY_MAX)
         return Identity(named, f"{step}{self._leg()}", is_stable=True, legs=f"{step}{_LEG_MARK}")
 
     def _named_by(self, member: str) -> str | None:
@@ -170,8 +171,13 @@ def readable(name: str, length_max: int) -> str:
     """A name as part of a record's: as it is, if that is plain and short; else what can be read of it, and a digest."""
     if _PLAIN.fullmatch(name) and len(name) <= length_max:
         return name
+    return _told_apart(name, name, length_max)
+
+
+def _told_apart(shown: str, name: str, length_max: int) -> str:
+    """What can be read of a name, and a digest of it."""
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"{_ODD.sub('_', name)[: length_max - 17]}~{digest}"
+    return f"{_ODD.sub('_', shown)[: length_max - 17]}~{digest}"
 
 
 def _without(value: Any, names: set[str], hidden: list[Any]) -> Any:
