@@ -29,7 +29,7 @@ SERVER_TESTS := $(patsubst %,tests/test_%.py,postgres_faults postgres_storms pos
   workers workers_example watch_cli doctor_cli)
 
 # What starts many guards and servers: the guard over HTTP, and real clients and servers.
-MCP_TESTS := tests/mcp_guard/test_mcp_http.py tests/mcp_real
+MCP_TESTS := tests/mcp_guard/test_mcp_http.py tests/mcp_guard/test_mcp_fourth_http.py tests/mcp_real
 
 # A PYTHONPATH from outside could put another intentlog, or another tool, in front of the ones that are locked.
 unexport PYTHONPATH PYTHONHOME
