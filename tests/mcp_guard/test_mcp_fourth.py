@@ -422,6 +422,30 @@ def test_an_output_that_does_not_block_gets_the_whole_answer(tmp_path: Path) -> 
         assert process.wait(LIMIT_S) == 0
 
 
+READS_LATE = """
+time.sleep(3)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") == "tools/call": witness(asked["params"]["name"]); reply(asked["id"], text("did"))
+"""
+
+
+def test_a_server_that_reads_nothing_holds_no_call_beyond_its_time_limit(tmp_path: Path) -> None:
+    """One of which a part went out is in doubt, and its reply settles it; one of which nothing went out was never sent,
+    and does not go out later (I2)."""
+    (tmp_path / "rules.toml").write_text('[tools."*"]\ntime_limit_s = 0.5\n')
+    options = ("--rules", str(tmp_path / "rules.toml"))
+    with Guarded(tmp_path, *options, command=program(tmp_path, READS_LATE)) as guarded:
+        assert state(guarded.call("large", {"x": "y" * 300_000})) == "in_doubt"
+        assert state(guarded.call("behind")) == "not_sent"
+        guarded.wait_for_calls(1)
+        guarded.ask("ping", {})
+        time.sleep(0.5)
+        assert state(guarded.call("large", {"x": "y" * 300_000})) == "done"
+        assert guarded.calls() == ["large"]
+        assert guarded.end() == 0
+
+
 def test_two_requests_of_one_id_in_a_batch_are_refused(tmp_path: Path) -> None:
     """Nobody could say which reply is whose; the batch was never answered."""
     with Guarded(tmp_path) as guarded:

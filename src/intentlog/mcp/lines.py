@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from threading import Lock
@@ -51,37 +52,74 @@ def await_hang_up(descriptor: int) -> None:
 
 
 class Output:
-    """Where lines are written, whole, by any thread."""
+    """Where lines are written, whole, by any thread.
 
-    def __init__(self, descriptor: int) -> None:
+    Args:
+        descriptor: written to.
+        is_own: nobody else has it open: it may be made one that does not block, and only such a one keeps a limit.
+    """
+
+    def __init__(self, descriptor: int, *, is_own: bool = False) -> None:
         self._descriptor: int | None = descriptor
         self._is_within = False  # a line, which whoever wrote it never ended
+        self._left = b""  # of a line whose time was over: it goes before any other
         self._lock = Lock()
+        if is_own:
+            os.set_blocking(descriptor, False)
 
-    def write(self, line: bytes) -> None:
+    def write(self, line: bytes, until_s: float | None = None) -> None:
         """Write a line. One that has no end is ended by the next one.
 
+        Args:
+            line: the line.
+            until_s: when to give up, as `time.monotonic` has it; None to wait for as long as it takes.
+
         Raises:
-            Unwritten: not one byte of it went out.
-            OSError: part of it may have gone out.
+            Unwritten: not one byte of it went out, or will.
+            OSError: part of it may have gone out; TimeoutError: the rest goes out by `finish`, or before the next line.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if until_s is None else max(0.0, until_s - time.monotonic())):
+            raise Unwritten("it is taking another line")
+        try:
             if self._descriptor is None:
                 raise Unwritten("it is closed")
-            view = memoryview(b"\n" + line if self._is_within else line)
-            length = len(view)
-            while view:
-                try:
-                    written = os.write(self._descriptor, view)
-                except BlockingIOError:  # whoever gave it keeps it so: it is full, and not gone
-                    select.select([], [self._descriptor], [])
-                    continue
-                except OSError as error:
-                    if len(view) == length:
-                        raise Unwritten(str(error)) from error
-                    raise
-                view = view[written:]
+            self._left = self._put(self._descriptor, self._left, until_s)
+            if self._left:
+                raise Unwritten("it takes nothing")
+            whole = b"\n" + line if self._is_within else line
+            left = self._put(self._descriptor, whole, until_s)
+            if len(left) == len(whole):
+                raise Unwritten("it takes nothing")
             self._is_within = not line.endswith(b"\n")
+            self._left = left
+            if left:
+                msg = "it takes no more of it"
+                raise TimeoutError(msg)
+        finally:
+            self._lock.release()
+
+    def finish(self) -> None:
+        """Write what is left of a line whose time was over, however long that takes."""
+        with self._lock, suppress(OSError, Unwritten):
+            if self._descriptor is not None:
+                self._left = self._put(self._descriptor, self._left, None)
+
+    def _put(self, descriptor: int, text: bytes, until_s: float | None) -> bytes:
+        """Write it; what was not written when its time was over."""
+        view = memoryview(text)
+        while view:
+            try:
+                view = view[os.write(descriptor, view) :]
+            except BlockingIOError:  # it is full, and not gone
+                left_s = None if until_s is None else until_s - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    break
+                select.select([], [descriptor], [], left_s)
+            except OSError as error:
+                if len(view) == len(text):
+                    raise Unwritten(str(error)) from error
+                raise
+        return bytes(view)
 
     def close(self) -> None:
         """Close it. Idempotent."""

@@ -29,20 +29,12 @@ from intentlog.mcp.calls import Malformed, ToolCall
 from intentlog.mcp.guard import Guard
 from intentlog.mcp.hearing import hearing_signals
 from intentlog.mcp.lines import Output, Unwritten, await_hang_up, complain, lines_of
-from intentlog.mcp.messages import (
-    CALL,
-    CANCELLED,
-    LIST_CHANGED,
-    Frame,
-    Unreadable,
-    known_by,
-    members_of,
-)
+from intentlog.mcp.messages import CALL, CANCELLED, LIST_CHANGED, Frame, Unreadable, known_by, members_of
 from intentlog.mcp.sending import CONTRADICTORY, NotReached, Reply, Unanswered
 from intentlog.mcp.stdio_calls import CALLS_MAX, Answer, InFlight, Once, Waiting
 from intentlog.mcp.turns import Turns
 
-ASK_LIMIT_S = 30.0
+ASK_LIMIT_S, SAY_LIMIT_S = 30.0, 0.2
 SENT_LIMIT_S = 3.0
 ENDING_LIMIT_S = 3.0
 """How long a client may take to read what is left, once a signal has ended the server."""
@@ -70,7 +62,7 @@ class Pump:
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 - what the operator asks for
         if self._server.stdin is None or self._server.stdout is None:
             raise AssertionError(command)
-        self._to_server = Output(os.dup(self._server.stdin.fileno()))
+        self._to_server = Output(os.dup(self._server.stdin.fileno()), is_own=True)
         self._server.stdin.close()
         self._from_server = self._server.stdout.fileno()
         self._waiting = Waiting()
@@ -236,7 +228,7 @@ class Pump:
         def send(message: bytes, headers: Mapping[str, str], about: Call) -> Reply:
             del headers  # there are none between pipes
             try:
-                self._write(flight, message)
+                self._write(flight, message, about.deadline)
             finally:
                 sent()
             return self._awaited(flight, about)
@@ -258,17 +250,19 @@ class Pump:
             self._unsent -= 1
             self._changed.notify_all()
 
-    def _write(self, flight: InFlight, message: bytes) -> None:
+    def _write(self, flight: InFlight, message: bytes, until_s: float) -> None:
         with flight.lock:
             if flight.is_cancelled:
                 raise NotReached("the client cancelled it before it was sent")
             flight.is_sent = True  # from here on: a reply can be there before the write returns
         try:
-            self._to_server.write(message + b"\n")
+            self._to_server.write(message + b"\n", until_s)
         except Unwritten as error:
             raise NotReached(f"the server takes nothing any more: {error}") from error
         except OSError as error:
-            raise Unanswered(f"the server ended while it was sent: {error}") from error
+            flight.is_given_up = True  # the rest may go out later, and be answered
+            Thread(target=self._to_server.finish, name="intentlog-mcp-rest", daemon=True).start()
+            raise Unanswered(f"the server stopped taking it while it was sent: {error}") from error
         if self._is_over:
             flight.replies.put("the server has ended")
 
@@ -276,7 +270,7 @@ class Pump:
         try:
             reply = flight.replies.get(timeout=max(0.0, about.deadline - time.monotonic()))
         except Empty:
-            self._pass_on(messages.cancelled(flight.call.id, "its time limit is over"))
+            self._pass_on(messages.cancelled(flight.call.id, "its time limit is over"), time.monotonic() + SAY_LIMIT_S)
             reply = "no reply within its time limit"
         if isinstance(reply, Reply):
             if not reply.frame.is_contradictory:
@@ -295,7 +289,8 @@ class Pump:
         id_ = f"intentlog:{secrets.token_hex(8)}"
         self._waiting.asked[id_] = answer = SimpleQueue[Frame]()
         try:
-            self._to_server.write(messages.request(id_, method, Raw(msgspec.json.encode(params))) + b"\n")
+            asked = messages.request(id_, method, Raw(msgspec.json.encode(params)))
+            self._to_server.write(asked + b"\n", time.monotonic() + ASK_LIMIT_S)
             return answer.get(timeout=ASK_LIMIT_S)
         except (Unwritten, OSError, Empty) as error:
             raise Unanswered(f"the server does not answer {method}: {error}") from error
@@ -385,10 +380,10 @@ class Pump:
         if flight.way is not None:
             self._guard.late(flight.way, reply)
 
-    def _pass_on(self, line: bytes) -> None:
+    def _pass_on(self, line: bytes, until_s: float | None = None) -> None:
         """Hand a line to the server. If it has ended, its end is what the client hears."""
         with suppress(OSError, Unwritten):
-            self._to_server.write(line)
+            self._to_server.write(line, until_s)
 
     def _answer(self, text: bytes | None, tell: Tell = unheard) -> None:
         """Answer the client; what nobody is to be told is told to nobody."""
