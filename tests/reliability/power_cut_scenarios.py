@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reliability import power_cut_programs as programs
-from reliability.conftest import Lab
+from reliability.conftest import Lab, by_form
 from reliability.disk import FailedSync, Note, Operation
 from reliability.power_cut import Judged, judge, seed
 from reliability.recording import Recording
 
 GROWN = 64 * 1024
-EFFORT = 8
+EFFORT = by_form(5, 8, 8)  # choices by chance at each point
 BROKEN = ("synchronous=NORMAL", "synchronous=OFF", "two records")  # what syncs too little, and what lacks Dispatched
 
 

@@ -122,7 +122,7 @@ def test_the_disk_is_full_from_any_moment_on(lab: Lab, long: bool, quick_folder:
     made after some errors; then everything goes on."""
     found, states = [], 0
     chance = random.Random(SEED)
-    moments = range(1, MOMENTS, 2) if long else sorted(chance.sample(range(1, MOMENTS), 6))
+    moments = range(1, MOMENTS, 2) if long else sorted(chance.sample(range(1, MOMENTS), 4))
     with Disk(kind, quick_folder) as disk:
         for moment in moments:
             folder = place(disk, quick_folder / str(moment))

@@ -21,7 +21,7 @@ from reliability.kill_programs import left, nothing
 from reliability.kill_sweep import spread
 
 HARNESS = "error at every system call"
-QUICK, NIGHTLY = 8, 32  # faults of a call in a folder
+QUICK, NIGHTLY = 5, 32  # faults of a call in a folder
 SEED = int(os.environ.get("INTENTLOG_LAB_SEED") or random.SystemRandom().randrange(1_000_000))
 PWRITE = [f"pwrite64-{error}" for error in ERRORS]  # by far the most: an item each
 FOLDERS = {"new": nothing, "left": left}

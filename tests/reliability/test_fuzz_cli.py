@@ -257,7 +257,7 @@ def test_fuzz_command_lines(lab: Lab, made: dict[str, bytes], quick_folder: Path
     """DESIGN 13: exit codes 0 to 4, no traceback; what is refused has written nothing; a terminal obeys nothing."""
     with Watched(commanding.bounded) as watched:
         judge = Judge(quick_folder, watched, made)
-        fuzzing.hold(lab, lines, judge, fuzzing.examples(100, 400), selects="test_fuzz_command_lines")
+        fuzzing.hold(lab, lines, judge, fuzzing.examples(70, 400), selects="test_fuzz_command_lines")
     assert judge.codes >= {0, 1, 2, 3}, "not only refusals were tried"
 
 
@@ -309,7 +309,7 @@ def test_fuzz_environment(lab: Lab, made: dict[str, bytes], quick_folder: Path) 
 
     with Watched(commanding.bounded) as watched:
         judge = Judge(quick_folder, watched, made)
-        fuzzing.hold(lab, environments, broken, fuzzing.examples(60, 250), selects="test_fuzz_environment")
+        fuzzing.hold(lab, environments, broken, fuzzing.examples(40, 250), selects="test_fuzz_environment")
 
 
 @pytest.mark.parametrize(

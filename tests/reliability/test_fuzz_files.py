@@ -199,7 +199,7 @@ def test_fuzz_damaged_files(lab: Lab, originals: dict[str, Original], quick_fold
     """DESIGN 9, I5: no traceback, no hang, no crash of the process, and `verify` calls nothing sound that differs."""
     with Watched(looking.warm) as watched:
         judge = Judge(quick_folder, watched, originals)
-        fuzzing.hold(lab, cases, judge, fuzzing.examples(40, 200), selects="test_fuzz_damaged_files")
+        fuzzing.hold(lab, cases, judge, fuzzing.examples(30, 200), selects="test_fuzz_damaged_files")
 
 
 @pytest.mark.parametrize(

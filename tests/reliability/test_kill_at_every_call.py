@@ -27,8 +27,8 @@ from reliability.repeatable import committed_in
 from intentlog import IntentLogError
 
 HARNESS = "kill -9 at every system call"
-FIRST_QUICK, FIRST_NIGHTLY = 15, 24
-SECOND_QUICK, SECOND_NIGHTLY, SECOND_FULL = 8, 24, 150
+FIRST_QUICK, FIRST_NIGHTLY = 8, 24
+SECOND_QUICK, SECOND_NIGHTLY, SECOND_FULL = 4, 24, 150
 SEED = int(os.environ.get("INTENTLOG_LAB_SEED") or random.SystemRandom().randrange(1_000_000))
 # What a scene must have been killed at, or it does not do what it is there for.
 OF_A_COMMIT = {"pwrite64", "fdatasync", "fcntl", "write"}
@@ -91,7 +91,7 @@ def test_a_log_is_in_wal_mode_before_it_has_its_name(name: str, quick_folder: Pa
     refused = []
     places = after_changes(sweep.places())
     if name in SCENES:
-        places = spread(places, at_most(30, sys.maxsize), random.Random(SEED).random)
+        places = spread(places, at_most(20, sys.maxsize), random.Random(SEED).random)
     for place in places:
         for left in sweep.kill_first([place]):
             path = left.folder / "log" / "log.db"

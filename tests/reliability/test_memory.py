@@ -82,7 +82,7 @@ def test_the_nth_allocation_fails(lab: Lab, quick_folder: Path) -> None:
     for kind in KINDS:
         (folder := quick_folder / kind).mkdir()
         world = World(folder)
-        step = by_form(83, 13, 1)
+        step = by_form(109, 13, 1)
         for number in range(random.randrange(step), ALLOCATIONS, step):
             with forked.running(fail_one, world, kind, testcapi, number) as child:
                 ended = child.ends(HANGS_S)
@@ -122,7 +122,7 @@ def goes_on(world: World, log: Log, branch: str) -> Log:
 def test_a_limit_of_address_space(lab: Lab, long: bool, quick_folder: Path) -> None:
     """RLIMIT_AS just above what is in use, at random points, for Python and SQLite alike."""
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
-    rounds = 45 if long else 10
+    rounds = 45 if long else 7
     wrong: list[str] = []
     struck = 0
     chance = random.Random(seed)

@@ -57,7 +57,7 @@ def test_one_schedule(lab: Lab, quick_folder: Path) -> None:
 def test_every_short_schedule(lab: Lab, quick_folder: Path, half: int) -> None:
     """I5: no acknowledged record is lost and none invented, at each step by a reader and at the end; every process goes
     on or is refused in words and for a reason; `verify` is clean. In full, all schedules of four steps."""
-    schedules = spread(list(all_of(4))[half::2], at_most(50, 300), random.Random(SEED + half).random)
+    schedules = spread(list(all_of(4))[half::2], at_most(36, 300), random.Random(SEED + half).random)
     lab.seen(*played(schedules, quick_folder), repeat=repeat("test_one_schedule"))
 
 
@@ -65,7 +65,7 @@ def test_every_short_schedule(lab: Lab, quick_folder: Path, half: int) -> None:
 def test_long_schedules(lab: Lab, long: bool, quick_folder: Path, names: str) -> None:
     """The same over twelve steps by chance, with two writers and with three."""
     chance = random.Random(SEED)
-    schedules = [random_one(chance, 12, names) for _ in range(120 if long else 24)]
+    schedules = [random_one(chance, 12, names) for _ in range(120 if long else 16)]
     lab.seen(*played(schedules, quick_folder, names), repeat=repeat("test_one_schedule"))
 
 

@@ -151,7 +151,7 @@ def at_once(
 
 def test_stopped_at_every_point_through_a_lease(lab: Lab, long: bool, quick_folder: Path, postgres: Server) -> None:
     """I2, I3, I5: no record and no call behind the fence, none that was acknowledged is lost, witness and log agree."""
-    found = spread(list(states(quick_folder, postgres, long=long)), at_most(100, 160), random.random)
+    found = spread(list(states(quick_folder, postgres, long=long)), at_most(70, 160), random.random)
     wrong = together(found, quick_folder, postgres)
     command = "make test-reliability PYTEST_ARGS='-k through_a_lease'"
     lab.seen(len(found), wrong, repeat=f"INTENTLOG_STATE='SCENE POINT TAKER' {command}")
