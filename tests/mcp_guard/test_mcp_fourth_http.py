@@ -134,6 +134,22 @@ def test_a_reply_in_an_array_of_another_stream(tmp_path: Path) -> None:
         assert log.open_intents() == []
 
 
+def test_an_array_with_a_reply_that_comes_too_late_too(tmp_path: Path) -> None:
+    """The other call's client has its reply from it: the array is passed on, both are recorded."""
+    (tmp_path / "rules.toml").write_text('[tools."*"]\ntime_limit_s = 0.5\n')
+    options = ("--rules", str(tmp_path / "rules.toml"))
+    with Upstream(tmp_path, "--sessions") as upstream, Served(tmp_path, upstream.url, *options) as served:
+        with served.listening("s-1") as stream:
+            assert state(served.call("accept", {"held": True}, mcp_session_id="s-1")) == "in_doubt"
+            call = served.request("tools/call", {"name": "accept", "arguments": {"in_array": True}}, 50)
+            with asking(served, call, "s-1"):
+                array = next(stream)
+        assert [one["id"] for one in array if "id" in one] == [1, 50]
+        assert served.end() == 0
+    with Log.open(tmp_path / "log.db") as log:
+        assert log.open_intents() == []
+
+
 @pytest.mark.parametrize("session", ["", "s-1"], ids=["alone", "in a session"])
 def test_the_time_limit_of_a_call_whose_server_hangs(tmp_path: Path, session: str) -> None:
     """It is answered in doubt, and the guard ends when it is told to, though the server takes no cancellation."""

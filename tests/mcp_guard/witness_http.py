@@ -5,7 +5,7 @@
 `--stream`: answers in streams of events, a notification before each. `--sessions`: with sessions, in which a stream
 that breaks can be taken up again. Further tools: `cut` (takes effect, ends the stream without a reply, which comes
 where the stream is taken up), `accept` (takes effect, and replies in the session's own stream, in an array if it is
-told so), `status` (answers with
+told so, with those that it was told to hold), `status` (answers with
 a status of HTTP, without an effect), `gone` (the same, behind one), `say` (takes effect, and answers with the body and
 content type that it is given).
 """
@@ -29,6 +29,7 @@ NOTICE = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"
 KEEP = ("host", "origin", "authorization", "mcp-session-id", "idempotency-key", "cookie")
 TOOLS = {"act": {}, "look": {"readOnlyHint": True}}
 later: dict[str, list[bytes]] = defaultdict(list)
+held: list[bytes] = []
 waiting: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
@@ -83,8 +84,12 @@ async def call(id_: Any, params: dict[str, Any], headers: dict[str, str], send: 
         return
     if name == "accept":
         said = reply(id_, result=text("accepted"))
-        later[session].append(b"[" + NOTICE + b"," + said + b"]" if arguments.get("in_array") else said)
-        waiting[session].set()
+        if arguments.get("held"):  # until another one is accepted
+            held.append(said)
+        else:
+            array = b"[" + b",".join([NOTICE, *held, said]) + b"]"
+            later[session].append(array if arguments.get("in_array") else said)
+            waiting[session].set()
         await answer(send, 202, b"")
         return
     if name == "cut":

@@ -112,8 +112,11 @@ class Guard:
     def _look_at(self, those_left: Iterable[Unfinished]) -> None:
         for left in those_left:
             history = self._log.history(left.branch)
-            for done in untold_in(history, left.branch, left.attempt, self._how.server):
+            told_nobody, in_doubt = untold_in(history, left.branch, left.attempt, self._how.server)
+            for done in told_nobody:
                 self._untold.add(done)
+            for alike, intent in in_doubt:  # a person may settle it
+                self._untold.expect(alike, intent)
             if left.branch.startswith(self._own_prefix):
                 try:
                     with self._log.attempt(left.branch, revisits=False):
@@ -163,6 +166,7 @@ class Guard:
         except IntentLogError as error:
             self._doubts.is_unrecorded(way)
             if way.reply is not None:  # whatever the log makes of it, the client gets what the server said
+                self._expect(way, error)
                 return way.reply.text
             if isinstance(error, InDoubt):
                 return self._by_task(way, error)
@@ -175,11 +179,8 @@ class Guard:
         of_session = None if session is None else f"{self._own_prefix}{SESSION}{session}"
         identity = call.identity(self._how.branch or of_session, self._own_branch, self._how.key_names)
         if identity.is_stable and call.is_leg:
-            other = other_leg(self._log, identity, handle, given)
-            if isinstance(other, OpenIntent):
-                raise self._doubts.told_of(other)
-            if other is not None:
-                return answers.done(call.id, other.value, other.intent_id, stateless=call.is_stateless)
+            with self._doubts.turn_of((identity.branch, identity.legs)):  # the legs of one call, one after the other
+                return self._answer_leg(way, identity, handle, given)
         if identity.is_stable and identity.branch != of_session:
             return self._text_of(way, self._perform(identity, handle, given))
         way.alike = alike = handle.name, self._digest_of(handle, given)
@@ -197,6 +198,15 @@ class Guard:
         outcome = self._perform(identity, handle, given)
         way.done = Done(alike, outcome.intent_id, outcome.value)
         return self._text_of(way, outcome)
+
+    def _answer_leg(self, way: Sending, identity: Identity, handle: Handle, given: tuple[Any, ...]) -> bytes:
+        call, alike = way.call, (handle.name, self._digest_of(handle, given))
+        other = other_leg(self._log, identity, handle, given, alike)
+        if isinstance(other, OpenIntent):
+            raise self._doubts.told_of(other)
+        if other is not None:
+            return answers.done(call.id, other.value, other.intent_id, stateless=call.is_stateless)
+        return self._text_of(way, self._perform(identity, handle, given))
 
     def _digest_of(self, handle: Handle, given: tuple[Any, ...]) -> str:
         """The digest of a call's arguments, as it stands in its record."""
@@ -243,12 +253,17 @@ class Guard:
                 return messages.result(call.id, task.again(state.status))
             if state.result is not msgspec.UNSET:
                 return answers.done(call.id, state.result, task.intent_id, stateless=call.is_stateless)
-        if intent is not None and way.alike is not None:
-            try:  # once somebody has said that it landed, the next equal call is its retry
-                self._untold.expect(way.alike, intent)
-            except IntentLogError as unnoted:
-                complain(f"that {intent} is in doubt could not be noted for other guards: {unnoted}")
+        self._expect(way, error)
         return answers.failed(call.id, error, self._how.place, stateless=call.is_stateless)
+
+    def _expect(self, way: Sending, error: IntentLogError) -> None:
+        """A client is told of a doubt: once somebody has said that it landed, the next equal call is its retry."""
+        if error.intent_id is None or error.effect_ran != "unknown" or way.alike is None:
+            return
+        try:
+            self._untold.expect(way.alike, IntentId(error.intent_id))
+        except IntentLogError as unnoted:
+            complain(f"that {error.intent_id} is in doubt could not be noted for other guards: {unnoted}")
 
     def _state_of(self, way: Sending, intent: IntentId) -> tuple[Task | None, TaskState | None]:
         """The task that a call was taken up as, and what its server says of it."""

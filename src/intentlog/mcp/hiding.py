@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import msgspec
 from msgspec import Struct
 
 from intentlog.log.binding import KNOWN_AGAIN_MIN
-from intentlog.log.secrecy import mask, texts_of
+from intentlog.log.secrecy import MASK, mask, texts_of
 
 
 class Hidden(Struct, frozen=True):
@@ -21,6 +23,18 @@ class Hidden(Struct, frozen=True):
     def masked(self, text: str) -> str:
         """The text without them."""
         return mask(text, self.texts) if self.texts else text
+
+    def masked_in(self, value: Any) -> Any:
+        """The value, whatever in it holds one of them masked: a number as a whole."""
+        match value:
+            case dict():
+                return {self.masked(name): self.masked_in(part) for name, part in cast("dict[str, Any]", value).items()}
+            case list():
+                return [self.masked_in(part) for part in cast("list[object]", value)]
+            case str():
+                return self.masked(value)
+            case _:
+                return MASK if self.is_in(value) else value
 
     def is_in(self, value: object) -> bool:
         """Whether a value holds one of them."""

@@ -306,7 +306,8 @@ class Streams:
             flight.is_elsewhere = not reply.is_contradictory
             await self.came(flight, Reply(reply, part))
             flights.append(flight)
-        return Heard(all(one.is_elsewhere and not one.is_answered for one in flights), flights)
+        untold = [one for one in flights if one.is_elsewhere and not one.is_answered]
+        return Heard(not flights or bool(untold), untold)
 
     async def told(self, flight: Flight) -> None:
         """The client of a call took the stream up again, and has its reply now."""

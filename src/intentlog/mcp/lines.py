@@ -28,7 +28,7 @@ def lines_of(descriptor: int, stopped: int | None = None) -> Iterator[bytes]:
         try:
             chunk = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
-            select.select([descriptor], [], [])
+            select.select([descriptor] if stopped is None else [descriptor, stopped], [], [])
             continue
         except OSError:  # a socket whose other end died says so in this way: it is the end
             chunk = b""
@@ -62,7 +62,6 @@ class Output:
     def __init__(self, descriptor: int, *, is_own: bool = False) -> None:
         self._descriptor: int | None = descriptor
         self._is_within = False  # a line, which whoever wrote it never ended
-        self._left = b""  # of a line whose time was over: it goes before any other
         self._lock = Lock()
         if is_own:
             os.set_blocking(descriptor, False)
@@ -72,54 +71,38 @@ class Output:
 
         Args:
             line: the line.
-            until_s: when to give up, as `time.monotonic` has it; None to wait for as long as it takes.
+            until_s: when to give up, as `time.monotonic` has it; None to wait for as long as it takes. Once a byte of
+                it is out the rest follows, however long that takes: what is not out could land at any later time.
 
         Raises:
             Unwritten: not one byte of it went out, or will.
-            OSError: part of it may have gone out; TimeoutError: the rest goes out by `finish`, or before the next line.
+            OSError: part of it may have gone out.
         """
         if not self._lock.acquire(timeout=-1 if until_s is None else max(0.0, until_s - time.monotonic())):
             raise Unwritten("it is taking another line")
         try:
             if self._descriptor is None:
                 raise Unwritten("it is closed")
-            self._left = self._put(self._descriptor, self._left, until_s)
-            if self._left:
-                raise Unwritten("it takes nothing")
-            whole = b"\n" + line if self._is_within else line
-            left = self._put(self._descriptor, whole, until_s)
-            if len(left) == len(whole):
-                raise Unwritten("it takes nothing")
+            self._put(self._descriptor, b"\n" + line if self._is_within else line, until_s)
             self._is_within = not line.endswith(b"\n")
-            self._left = left
-            if left:
-                msg = "it takes no more of it"
-                raise TimeoutError(msg)
         finally:
             self._lock.release()
 
-    def finish(self) -> None:
-        """Write what is left of a line whose time was over, however long that takes."""
-        with self._lock, suppress(OSError, Unwritten):
-            if self._descriptor is not None:
-                self._left = self._put(self._descriptor, self._left, None)
-
-    def _put(self, descriptor: int, text: bytes, until_s: float | None) -> bytes:
-        """Write it; what was not written when its time was over."""
+    def _put(self, descriptor: int, text: bytes, until_s: float | None) -> None:
         view = memoryview(text)
         while view:
+            is_begun = len(view) < len(text)
             try:
                 view = view[os.write(descriptor, view) :]
             except BlockingIOError:  # it is full, and not gone
-                left_s = None if until_s is None else until_s - time.monotonic()
+                left_s = None if until_s is None or is_begun else until_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    break
+                    raise Unwritten("it takes nothing") from None
                 select.select([], [descriptor], [], left_s)
             except OSError as error:
-                if len(view) == len(text):
+                if not is_begun:
                     raise Unwritten(str(error)) from error
                 raise
-        return bytes(view)
 
     def close(self) -> None:
         """Close it. Idempotent."""

@@ -29,9 +29,16 @@ def server_name(command: Sequence[str]) -> str:
         if _SETTING.fullmatch(word):
             settings.append(word)
         elif not word.startswith("-") and not _LAUNCHERS.fullmatch(base) and (name := _VERSION.sub("", base)):
-            where = [str(Path(word).absolute())] if Path(word).is_file() else []  # of two programs of one name
+            where = [str(Path(word).absolute())] if _is_file(word) else []  # of two programs of one name
             return _with_digest(readable(name, 60), [*settings, *where, *command[place + 1 :]])
     return _with_digest(readable(PurePath(command[0]).name, 60), settings)
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:  # it is too long for a name, say
+        return False
 
 
 def _with_digest(name: str, given: Sequence[str]) -> str:

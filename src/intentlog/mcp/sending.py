@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import UNSET, Raw
@@ -90,7 +91,6 @@ class Sending:
         is_alone: whether the guard's only client is gone: an equal call at another guard is its retry.
         task: the handle that it got in place of a result, if it did.
         alike: what calls equal to it have in common, if it has no stable key.
-        hidden: what of it is never written.
         done: what its client is told of, if it has no stable key and the call is done.
     """
 
@@ -105,9 +105,13 @@ class Sending:
         self.task: Task | None = None
         self.alike: tuple[str, str] | None = None
         self.done: Done | None = None
-        self.hidden = hidden_in(call.given(rule)[1]) if rule.redact else Hidden()
         self._send = send
         self._given = given
+
+    @cached_property
+    def hidden(self) -> Hidden:
+        """What of it is never written."""
+        return hidden_in(self.call.given(self.rule)[1]) if self.rule.redact else Hidden()
 
     def __call__(self, about: Call) -> Any:
         """Send it. Runs inside the guarded tool."""

@@ -99,8 +99,12 @@ class Pump:
         self._leave()
 
     def _leave(self) -> None:
-        """The client sends no more, or ends the guard: it may be gone, and ask again at another guard."""
+        """The client sends no more: it may be gone, and ask again at another guard."""
         self._is_left = True
+        self._leave_calls()
+
+    def _leave_calls(self) -> None:
+        """The same may be so of whoever ends the guard by a signal; if it goes on, it is told."""
         for flight in list(self._waiting.calls.values()):
             if flight.way is not None and not flight.is_given_up:
                 self._guard.leave(flight.way)
@@ -117,7 +121,7 @@ class Pump:
         del frame
         self._server.send_signal(number)
         if number not in (signal.SIGUSR1, signal.SIGUSR2):
-            Thread(target=self._leave, name="intentlog-mcp-leave", daemon=True).start()
+            Thread(target=self._leave_calls, name="intentlog-mcp-leave", daemon=True).start()
         ending = Timer(ENDING_LIMIT_S, self._end_by, [number])
         ending.daemon = True
         ending.start()
@@ -260,9 +264,7 @@ class Pump:
         except Unwritten as error:
             raise NotReached(f"the server takes nothing any more: {error}") from error
         except OSError as error:
-            flight.is_given_up = True  # the rest may go out later, and be answered
-            Thread(target=self._to_server.finish, name="intentlog-mcp-rest", daemon=True).start()
-            raise Unanswered(f"the server stopped taking it while it was sent: {error}") from error
+            raise Unanswered(f"the server ended while it was sent: {error}") from error
         if self._is_over:
             flight.replies.put("the server has ended")
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Lock
 
+from msgspec import UNSET
+
 from intentlog.mcp.batches import Batch, Tell
 from intentlog.mcp.calls import ToolCall
 from intentlog.mcp.messages import LIST, Frame, KnownBy, known_by, members_of, text_of
@@ -61,6 +63,8 @@ class Waiting:
 
     def pass_by(self, request: Frame) -> None:
         """A request passes that is no call. Note what the answer to it will tell of tools and tasks."""
+        if request.method is UNSET:  # the answer to a request of the server's
+            return
         self.passed[known_by(request.id)] = True
         if len(self.passed) > LEFT_MAX:
             self.passed.pop(next(iter(self.passed)), None)

@@ -102,9 +102,7 @@ class Tasks:
 
     def note(self, task: Task) -> None:
         """A server has given a handle. It is durable when this returns. Raises what the log raises."""
-        given = task.given
-        if task.hidden.is_in(given):
-            given = msgspec.json.decode(task.hidden.masked(msgspec.json.encode(given).decode()))
+        given = task.hidden.masked_in(task.given) if task.hidden.is_in(task.given) else task.given
         told = {"intent_id": str(task.intent_id), "task": task.id, "given": given}
         self._log.append(task.intent_id.branch, HANDLE, told, durability=Durability.IMMEDIATE)
 

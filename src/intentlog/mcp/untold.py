@@ -69,6 +69,7 @@ class Untold:
         self._others: dict[IntentId, Alike] = {}  # noted by other guards; perhaps not done yet
         self._read_to = 0
         self._lock = Lock()
+        self._writing = Lock()  # that somebody was told stands behind that nobody was
 
     def read(self) -> None:
         """Learn what other guards have noted since: those that died, and those that live beside this one."""
@@ -97,14 +98,15 @@ class Untold:
 
     def leave(self, alike: Alike, intent: IntentId) -> None:
         """The client of this call, which is being made, is gone: others are to know. Raises what the log raises."""
-        with self._lock:
-            if intent in self._noted:
-                return
-            self._noted[intent] = alike
-            self._own.add(intent)
-        tool, digest = alike
-        note = {"intent_id": str(intent), "tool": tool, "digest": digest}
-        self._log.append(self._branch, UNTOLD, note, durability=Durability.IMMEDIATE)
+        with self._writing:
+            with self._lock:
+                if intent in self._noted or intent in self._told:
+                    return
+                self._noted[intent] = alike
+                self._own.add(intent)
+            tool, digest = alike
+            note = {"intent_id": str(intent), "tool": tool, "digest": digest}
+            self._log.append(self._branch, UNTOLD, note, durability=Durability.IMMEDIATE)
 
     def expect(self, alike: Alike, intent: IntentId) -> None:
         """A client was told that this call is in doubt: once it is settled as done, that is told. Raises as `leave`."""
@@ -126,17 +128,20 @@ class Untold:
             self._told[done.intent_id] = None
             if len(self._told) > KEPT_MAX:
                 self._told.popitem(last=False)
-            self._others.pop(done.intent_id, None)
+            for intent in [one for one in self._others if _is_one_operation(one, done.intent_id)]:
+                del self._others[intent]
             self._done.get(done.alike, {}).pop(done.intent_id, None)
 
     def told(self, done: Done) -> None:
         """Its client, or that of an equal call, was told. Raises what the log raises."""
-        self.forget(done)
-        with self._lock:
-            if done.intent_id not in self._noted:
-                return
-            del self._noted[done.intent_id]
-        self._log.append(self._branch, TOLD, str(done.intent_id))
+        with self._writing:
+            self.forget(done)
+            with self._lock:
+                noted = [one for one in self._noted if _is_one_operation(one, done.intent_id)]
+                for intent in noted:
+                    del self._noted[intent]
+            for intent in noted:
+                self._log.append(self._branch, TOLD, str(intent))
 
     def take(self, alike: Alike, identity: Identity) -> Done | None:
         """One that is equal, to be told now; or None. If it is the very call, its record answers that."""
@@ -163,6 +168,11 @@ def opened(entry: Entry) -> Any:
     return entry.payload
 
 
+def _is_one_operation(one: IntentId, other: IntentId) -> bool:
+    """Whether both are of one operation: an attempt that goes on with it has an intent of its own."""
+    return (one.branch, one.step) == (other.branch, other.step)
+
+
 def _result_of(log: Log, intent: IntentId) -> tuple[bool, tuple[Any] | None]:
     """Whether it is settled what became of a call, by the log, and what it returned if it is done."""
     is_over, result = False, None
@@ -172,15 +182,19 @@ def _result_of(log: Log, intent: IntentId) -> tuple[bool, tuple[Any] | None]:
                 is_over, result = True, (entry.payload,) if kind is r.OutcomeKind.RETURNED else None
             case r.Supplied(step=step) if step == intent.step:
                 is_over, result = True, (entry.payload,)
-            case r.Settled(step=step, settlement=settlement) if step == intent.step:
-                is_over, result = True, (entry.payload,) if settlement is Settlement.APPLIED else None
+            case r.Settled(step=step, settlement=Settlement.APPLIED) if step == intent.step:
+                is_over, result = True, (entry.payload,)
+            case r.Settled(step=step, settlement=Settlement.NOT_APPLIED) if step == intent.step:
+                is_over = True
             case _:
                 pass
     return is_over, result
 
 
-def untold_in(history: Iterable[Entry], branch: str, attempt: int, server: str) -> list[Done]:
-    """What nobody was told of an attempt whose guard died.
+def untold_in(
+    history: Iterable[Entry], branch: str, attempt: int, server: str
+) -> tuple[list[Done], list[tuple[Alike, IntentId]]]:
+    """What nobody was told of an attempt whose guard died: what is done, and what may have been sent.
 
     Args:
         history: the records of its branch.
@@ -191,19 +205,29 @@ def untold_in(history: Iterable[Entry], branch: str, attempt: int, server: str) 
     pending: dict[str, r.Pending] = {}
     is_session = branch.startswith(f"mcp/{server}/{SESSION}")
     done: dict[str, Done] = {}
+    sent: set[str] = set()
     for entry in history:
         match entry.record:
             case r.Pending(attempt=number, step=step, tool=tool) if number == attempt:
                 if tool.startswith(f"{server}.") and (is_session or MINTED.search(step)):
                     pending[step] = entry.record
+            case r.Dispatched(attempt=number, step=step) if number == attempt and step in pending:
+                sent.add(step)
+            case r.Committed(step=step, outcome=kind) if step in pending and kind is not r.OutcomeKind.RETURNED:
+                sent.discard(step)
+            case r.Suspended(step=step) | r.Settled(step=step, settlement=Settlement.NOT_APPLIED) if step in pending:
+                sent.discard(step)
             case r.Committed(attempt=number, step=step, outcome=r.OutcomeKind.RETURNED) if step in pending:
                 one = pending[step]
                 done[step] = Done((one.tool, one.digest), IntentId.of(branch, number, step), entry.payload)
             case r.Settled(attempt=number, step=step, settlement=Settlement.APPLIED) if step in pending:
                 one = pending[step]  # it was answered late, or a person or a probe has said so
                 done[step] = Done((one.tool, one.digest), IntentId.of(branch, number, step), entry.payload)
-            case r.ApplicationEvent(name=name) if name == TOLD:
-                done.pop(opened(entry), None)
+            case r.ApplicationEvent(name=name) if name == TOLD and done:  # of another server's there are none
+                if done.pop(told := opened(entry), None) is not None:
+                    sent.discard(told)
             case _:
                 pass
-    return list(done.values())
+    doubts = [step for step in sent if step not in done]
+    alike = {step: (pending[step].tool, pending[step].digest) for step in doubts}
+    return list(done.values()), [(alike[step], IntentId.of(branch, attempt, step)) for step in doubts]
