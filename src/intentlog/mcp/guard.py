@@ -166,7 +166,8 @@ class Guard:
         except IntentLogError as error:
             self._doubts.is_unrecorded(way)
             if way.reply is not None:  # whatever the log makes of it, the client gets what the server said
-                self._expect(way, error)
+                if way.task is None:  # who has a handle asks for its end
+                    self._expect(way, error)
                 return way.reply.text
             if isinstance(error, InDoubt):
                 return self._by_task(way, error)
