@@ -94,7 +94,6 @@ for line in sys.stdin:
 def test_a_repeat_after_another_guard_went_on_with_the_doubt(tmp_path: Path) -> None:
     """Its client was told what came of it: what it means to repeat is made."""
     (tmp_path / "rules.toml").write_text('[tools."*"]\neffect = "KEYED"\nwindow_s = 86400\nkey_argument = "key"\n')
-    (tmp_path / "unsafe.toml").write_text("")
     with Guarded(tmp_path, "--rules", str(tmp_path / "rules.toml"), crash_at="after_call") as first:
         with suppress(NoAnswer):
             first.call("act")

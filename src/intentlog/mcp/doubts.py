@@ -67,6 +67,11 @@ class Doubts:
                 if not left:
                     self._unsettled.pop(way.alike, None)
 
+    def being_told(self, alike: Alike) -> list[IntentId]:
+        """The calls of which clients are just being told."""
+        with self._lock:
+            return [way.done.intent_id for way in self._unsettled.get(alike, ()) if way.done is not None]
+
     def sent(self, way: Sending, intent: IntentId) -> None:
         """A call is about to be sent."""
         self._under_way[intent] = way

@@ -193,7 +193,7 @@ class Guard:
                 outcome = self._go_on(doubt, handle, given)
                 way.done = Done(alike, outcome.intent_id, outcome.value)
                 return self._text_of(way, outcome)
-        way.done = self._untold.take(alike, identity)
+        way.done = self._untold.take(alike, identity, self._doubts.being_told(alike))
         if way.done is not None:
             return answers.untold(call.id, way.done, stateless=call.is_stateless)
         outcome = self._perform(identity, handle, given)

@@ -7,7 +7,7 @@ an outcome is told once, in place of an equal call; the next equal call is made.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -143,17 +143,27 @@ class Untold:
             for intent in noted:
                 self._log.append(self._branch, TOLD, str(intent))
 
-    def take(self, alike: Alike, identity: Identity) -> Done | None:
-        """One that is equal, to be told now; or None. If it is the very call, its record answers that."""
+    def take(self, alike: Alike, identity: Identity, but: Collection[IntentId]) -> Done | None:
+        """One that is equal, to be told now; or None. If it is the very call, its record answers that.
+
+        Args:
+            alike: what they have in common.
+            identity: the call's.
+            but: operations whose clients are just being told.
+        """
+
+        def is_out(one: IntentId) -> bool:
+            return identity.is_of(one) or any(_is_one_operation(one, other) for other in but)
+
         with self._lock:
-            for other in [other for other, theirs in self._others.items() if theirs == alike]:
+            for other in [one for one, theirs in self._others.items() if theirs == alike and not is_out(one)]:
                 is_over, found = _result_of(self._log, other)
                 if is_over:
                     del self._others[other]
                 if found is not None:
                     self._done.setdefault(alike, {})[other] = Done(alike, other, found[0])
             equal = self._done.get(alike, {})
-            intent = next((one for one in equal if not identity.is_of(one)), None)
+            intent = next((one for one in equal if not is_out(one)), None)
             return equal.pop(intent) if intent is not None else None
 
 
